@@ -1,0 +1,111 @@
+//! Checks of `tools.toml` that no single value can fail.
+
+use std::collections::HashMap;
+
+use globset::Glob;
+use toml::de::{DeTable, DeValue};
+
+use super::diagnose::{ConfigError, Source, did_you_mean, place_of, twice};
+use super::tables::{Config, SHIPPED_MODES, is_limit};
+
+/// The first thing that is wrong, if any.
+pub(crate) fn check(source: &Source, document: &DeTable<'_>, config: &Config) -> Result<(), ConfigError> {
+    distinct_names(source, document, "mcp_servers", "server")?;
+    distinct_names(source, document, "commands", "command")?;
+    transports(source, document, config)?;
+    limits(source, document, config)?;
+    session_mode(source, document, config)?;
+    patterns(source, document, config)
+}
+
+/// Names become names of tools, which are compared without regard to case.
+fn distinct_names(
+    source: &Source,
+    document: &DeTable<'_>,
+    table: &str,
+    what: &str,
+) -> Result<(), ConfigError> {
+    let Some(DeValue::Table(entries)) = document.get(table).map(|value| value.get_ref()) else {
+        return Ok(());
+    };
+    let mut seen = HashMap::new();
+    for name in entries.keys() {
+        if name.get_ref().trim().is_empty() {
+            return Err(source.error(name.span(), format!("a {what} needs a name")));
+        }
+        if let Some(first) = seen.insert(name.get_ref().to_lowercase(), name) {
+            return Err(twice(source, what, first.get_ref(), first.span(), name.get_ref(), name.span()));
+        }
+    }
+    Ok(())
+}
+
+fn transports(source: &Source, document: &DeTable<'_>, config: &Config) -> Result<(), ConfigError> {
+    for (name, server) in &config.mcp_servers {
+        let fail = |key: Option<&str>, message: &str| {
+            let path: Vec<_> = ["mcp_servers", name].into_iter().chain(key).collect();
+            Err(source.error(place_of(document, &path), format!("server `{name}` {message}")))
+        };
+        match (server.command.as_deref(), server.url.as_deref()) {
+            (None, None) => return fail(None, "needs a `command` or a `url`"),
+            (Some(_), Some(_)) => {
+                return fail(Some("url"), "has both `command` and `url`; it can be reached one way only");
+            }
+            (Some(""), None) => return fail(Some("command"), "has an empty `command`"),
+            (None, Some("")) => return fail(Some("url"), "has an empty `url`"),
+            (Some(_), None) | (None, Some(_)) => {}
+        }
+    }
+    Ok(())
+}
+
+fn limits(source: &Source, document: &DeTable<'_>, config: &Config) -> Result<(), ConfigError> {
+    match config.tools.limits.iter().find(|(_, millis)| !is_limit(**millis)) {
+        None => Ok(()),
+        Some((pattern, _)) => Err(source.error(
+            place_of(document, &["tools", "limits", pattern]),
+            format!("`{pattern}` in `[tools.limits]`: must be more than 0 and at most a year"),
+        )),
+    }
+}
+
+fn session_mode(source: &Source, document: &DeTable<'_>, config: &Config) -> Result<(), ConfigError> {
+    let mode = config.tools.session_mode.as_str();
+    let known: Vec<&str> = SHIPPED_MODES.into_iter().chain(config.modes.keys().map(String::as_str)).collect();
+    if known.contains(&mode) {
+        return Ok(());
+    }
+    let hint = did_you_mean(mode, &known);
+    let message = format!("`session_mode` in `[tools]`: there is no mode `{mode}`{hint}");
+    Err(source.error(place_of(document, &["tools", "session_mode"]), message))
+}
+
+/// A pattern that can never match would be a rule that never holds.
+fn patterns(source: &Source, document: &DeTable<'_>, config: &Config) -> Result<(), ConfigError> {
+    let tools = &config.tools;
+    let lists: [(&[&str], Option<&[String]>); 3] = [
+        (&["tools", "core"], tools.core.as_deref()),
+        (&["policy", "allow"], config.policy.allow.as_deref()),
+        (&["builtins", "enabled"], config.builtins.enabled.as_deref()),
+    ];
+    for (path, list) in lists {
+        for pattern in list.unwrap_or_default() {
+            is_pattern(pattern).map_err(|why| source.error(place_of(document, path), why))?;
+        }
+    }
+    let keys = (tools.limits.keys().map(|key| ["tools", "limits", key.as_str()].to_vec()))
+        .chain(tools.permissions.keys().map(|key| ["tools", "permissions", key.as_str()].to_vec()))
+        .chain(config.policy.rules.keys().map(|key| ["policy", "rules", key.as_str()].to_vec()));
+    for path in keys {
+        let pattern = path.last().copied().unwrap_or_default();
+        is_pattern(pattern).map_err(|why| source.error(place_of(document, &path), why))?;
+    }
+    Ok(())
+}
+
+fn is_pattern(text: &str) -> Result<(), String> {
+    if text.trim().is_empty() {
+        return Err("an empty pattern: it has to be a name or a glob".to_owned());
+    }
+    Glob::new(text).map(|_| ()).map_err(|error| format!("`{text}` is no valid pattern: {}", error.kind()))
+}

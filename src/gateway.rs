@@ -1,0 +1,374 @@
+//! Builds everything from the configuration, owns every server and task, and shuts them down.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::builtins::{self, definitions::BUILTIN_TOOL_DEFINITIONS};
+use crate::catalog::registry::{Grants, RegisteredTool};
+use crate::catalog::snapshot::Catalog;
+use crate::commands;
+use crate::config::Loaded;
+use crate::config::tables::{Config, Promote, RuleAction, Tier as ConfiguredTier, WithoutClient};
+use crate::executor::approvals::TicketDesk;
+use crate::skills;
+use crate::state::State;
+use crate::tools::approval::{ApprovalHandler, Nobody};
+use crate::tools::scoped::disclosure::{Disclosure, ModeConfig, shipped_modes};
+use crate::tools::scoped::policy::{Action, Pattern, Policy, Tier, patterns};
+use crate::tools::scoped::service::ScopedToolService;
+use crate::tools::scoped::view::{MetaTools, Settings};
+use crate::tools::service::{Source, ToolDefinition};
+use crate::tools::{schema_lookup, tool_search};
+use crate::upstream::server::{Spec, Status, Upstream};
+use crate::upstream::supervisor::{Decorate, Shutdown, supervise};
+use crate::upstream::tools::Translated;
+
+/// Longest wait for all servers to leave; each has shorter limits of its own.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(3);
+
+/// The whole gateway, shared by its connections.
+pub struct Gateway {
+    catalog: Arc<Catalog>,
+    upstreams: Vec<Arc<Upstream>>,
+    settings: Arc<Settings>,
+    decorate: Decorate,
+    approvals: Arc<dyn ApprovalHandler>,
+    approval_limit: Duration,
+    promote: Promote,
+    list_deadline: Duration,
+    tasks: Mutex<JoinSet<()>>,
+    shutdown: watch::Sender<Shutdown>,
+    started: Mutex<Option<Instant>>,
+    is_started: AtomicBool,
+    sessions: AtomicU64,
+}
+
+impl Gateway {
+    /// Puts everything together; nothing is started.
+    ///
+    /// # Errors
+    /// Configuration that cannot be put in force, in words for the operator.
+    pub fn new(loaded: &Loaded, state: Arc<State>) -> Result<Arc<Gateway>> {
+        let config = &loaded.config;
+        let catalog = Arc::new(Catalog::default());
+        let requirements = requirements(config)?;
+        let decorate: Decorate = {
+            let requirements = requirements.clone();
+            Arc::new(move |mut translated: Translated| {
+                for tool in &mut translated.tools {
+                    if let Some(decorated) = with_requirements(tool, &requirements) {
+                        *tool = Arc::new(decorated);
+                    }
+                }
+                translated
+            })
+        };
+        let publish = |source: Source, tools: Vec<RegisteredTool>| {
+            let tools = tools
+                .into_iter()
+                .map(|tool| Arc::new(with_requirements(&tool, &requirements).unwrap_or(tool)));
+            catalog.publish(source, tools.collect());
+        };
+        publish(Source::Builtin, builtins::tools::all(&config.builtins)?);
+        let usable = config.commands.iter().filter(|(name, _)| !loaded.disabled_commands.contains_key(*name));
+        publish(Source::Command, usable.map(|(name, command)| commands::tool::tool(name, command)).collect());
+        publish(Source::Skill, skills::tools(&config.skills.paths));
+        for (name, why) in loaded.disabled.iter().chain(&loaded.disabled_commands) {
+            tracing::error!(%name, "disabled: {why}");
+        }
+        let upstreams = upstreams(loaded);
+        let approvals: Arc<dyn ApprovalHandler> = match config.approvals.without_client {
+            WithoutClient::Ticket => Arc::new(TicketDesk::new(state)),
+            WithoutClient::Deny => Arc::new(Nobody),
+        };
+        Ok(Arc::new(Gateway {
+            catalog,
+            upstreams,
+            settings: Arc::new(settings(config)?),
+            decorate,
+            approvals,
+            approval_limit: Duration::from_millis(config.approvals.timeout_ms),
+            promote: config.tools.promote,
+            list_deadline: Duration::from_millis(config.tools.first_list_wait_ms),
+            tasks: Mutex::default(),
+            shutdown: watch::Sender::new(Shutdown::No),
+            started: Mutex::default(),
+            is_started: AtomicBool::new(false),
+            sessions: AtomicU64::new(1),
+        }))
+    }
+
+    /// Starts all upstream servers side by side, the first time this is called.
+    pub fn start(&self) {
+        if self.is_started.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        *self.started.lock().expect("no code panics while it holds the start time") = Some(Instant::now());
+        let mut tasks = self.tasks.lock().expect("no code panics while it holds the tasks");
+        for upstream in self.upstreams.iter().filter(|upstream| !upstream.is_settled()) {
+            tasks.spawn(supervise(
+                Arc::clone(upstream),
+                Arc::clone(&self.catalog),
+                Arc::clone(&self.decorate),
+                self.shutdown.subscribe(),
+            ));
+        }
+    }
+
+    /// Ends all servers and waits until none is left.
+    pub async fn stop(&self, how: Shutdown) {
+        self.shutdown.send_replace(how);
+        let mut tasks =
+            std::mem::take(&mut *self.tasks.lock().expect("no code panics while it holds the tasks"));
+        let all = async { while tasks.join_next().await.is_some() {} };
+        if timeout(SHUTDOWN_LIMIT, all).await.is_err() {
+            tracing::warn!("some servers did not leave in time and were ended");
+        }
+        // Dropping what is left kills its process groups.
+        tasks.shutdown().await;
+    }
+
+    /// A new connection's view of the tools.
+    pub fn scope(&self) -> Arc<ScopedToolService> {
+        ScopedToolService::new(Arc::clone(&self.catalog), Arc::clone(&self.settings), |scope| MetaTools {
+            search: tool_search::tool(scope),
+            schema: schema_lookup::tool(scope),
+            call: tool_search::call_tool(),
+        })
+    }
+
+    /// All tools.
+    pub fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
+    }
+
+    /// All configured servers that can be used.
+    pub fn upstreams(&self) -> &[Arc<Upstream>] {
+        &self.upstreams
+    }
+
+    /// A number no other connection of this process has.
+    pub fn next_session(&self) -> u64 {
+        self.sessions.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// How long a person may take to answer.
+    pub fn approval_limit(&self) -> Duration {
+        self.approval_limit
+    }
+
+    /// Who is asked where the client cannot ask.
+    pub fn approvals_without_client(&self) -> Arc<dyn ApprovalHandler> {
+        Arc::clone(&self.approvals)
+    }
+
+    /// Whether what a search finds joins a client's list.
+    pub fn promotes(&self, is_modern: bool, listens: bool) -> bool {
+        match self.promote {
+            Promote::Always => true,
+            Promote::Never => false,
+            Promote::Auto => !is_modern || listens,
+        }
+    }
+
+    /// Whether a list need not wait: all servers have answered or failed, or the first list has waited long enough.
+    pub fn is_list_ready(&self) -> bool {
+        self.upstreams.iter().all(|upstream| upstream.is_settled())
+            || self.list_deadline().is_none_or(|deadline| Instant::now() >= deadline)
+    }
+
+    /// Waits until [`Gateway::is_list_ready`].
+    pub async fn until_list_ready(&self) {
+        if let Some(deadline) = self.list_deadline() {
+            let _ = timeout_at(deadline, self.until_settled()).await;
+        }
+    }
+
+    /// Waits until every server has answered or failed once.
+    pub async fn until_settled(&self) {
+        for upstream in &self.upstreams {
+            upstream.until_settled().await;
+        }
+    }
+
+    fn list_deadline(&self) -> Option<Instant> {
+        let started = *self.started.lock().expect("no code panics while it holds the start time");
+        started.map(|started| started + self.list_deadline)
+    }
+
+    /// Waits for the servers on their way up that a tool of this name may belong to. False if there is none.
+    pub async fn until_owner_settled(&self, tool: &str) -> bool {
+        let folded = crate::catalog::names::fold(tool);
+        let mut waited = false;
+        for upstream in self.upstreams.iter().filter(|upstream| !upstream.is_settled()) {
+            let server = crate::catalog::names::fold(&upstream.spec.name);
+            if folded.starts_with(&server) {
+                upstream.until_settled().await;
+                waited = true;
+            }
+        }
+        waited
+    }
+
+    /// A few sentences for a model that has never seen this server.
+    pub fn instructions(&self) -> String {
+        let names: Vec<&str> = self.upstreams.iter().map(|upstream| upstream.spec.name.as_str()).collect();
+        let behind = if names.is_empty() {
+            "This gateway brings local file, search and shell tools.".to_owned()
+        } else {
+            let mut listed = names.join(", ");
+            if listed.len() > 150 {
+                let end = listed.floor_char_boundary(150);
+                listed.truncate(end);
+                listed.push('…');
+            }
+            format!("Gateway to the tools of: {listed}.")
+        };
+        format!(
+            "{behind} If a tool named tool_search is listed, use it to find tools that are not in your list. \
+             Tools are named SERVER_TOOL. Dangerous calls may ask the user first; an answer with a ticket means that \
+             the user has to allow the call in a terminal before you send it again."
+        )
+    }
+}
+
+/// `[tools.permissions]`: what tools require beyond what their sources declare.
+fn requirements(config: &Config) -> Result<Arc<[(Pattern, Vec<String>)]>> {
+    let parsed = config.tools.permissions.iter().map(|(text, permissions)| {
+        let pattern = Pattern::parse(text).map_err(anyhow::Error::msg).context("in `[tools.permissions]`")?;
+        Ok((pattern, permissions.clone()))
+    });
+    parsed.collect::<Result<Vec<_>>>().map(Into::into)
+}
+
+fn with_requirements(
+    tool: &RegisteredTool,
+    requirements: &[(Pattern, Vec<String>)],
+) -> Option<RegisteredTool> {
+    let definition = tool.definition();
+    let mut added: Vec<String> = Vec::new();
+    for (_, permissions) in requirements.iter().filter(|(pattern, _)| pattern.matches(definition)) {
+        added.extend(permissions.iter().cloned());
+    }
+    (!added.is_empty()).then(|| tool.requiring(&added))
+}
+
+fn settings(config: &Config) -> Result<Settings> {
+    let words = |result: Result<Vec<Pattern>, String>, place: &'static str| {
+        result.map_err(anyhow::Error::msg).context(place)
+    };
+    let allow = match &config.policy.allow {
+        Some(allow) => Some(words(patterns(allow), "in `[policy] allow`")?),
+        None => None,
+    };
+    let mut rules = Vec::new();
+    for (text, action) in &config.policy.rules {
+        let pattern = Pattern::parse(text).map_err(anyhow::Error::msg).context("in `[policy.rules]`")?;
+        let action = match action {
+            RuleAction::Allow => Action::Allow,
+            RuleAction::Ask => Action::Ask,
+            RuleAction::Deny => Action::Deny,
+        };
+        rules.push((pattern, action));
+    }
+    let tier = match config.policy.tier {
+        ConfiguredTier::Plan => Tier::Plan,
+        ConfiguredTier::Ask => Tier::Ask,
+        ConfiguredTier::Auto => Tier::Auto,
+        ConfiguredTier::Full => Tier::Full,
+    };
+    let mut limits = Vec::new();
+    for (text, limit) in &config.tools.limits {
+        let pattern = Pattern::parse(text).map_err(anyhow::Error::msg).context("in `[tools.limits]`")?;
+        limits.push((pattern, Duration::from_millis(*limit)));
+    }
+    let mode = mode(config)?;
+    let disclosure = Disclosure::new(
+        config.tools.core.as_deref(),
+        config.tools.auto_tokens,
+        config.tools.defer_mcp_tools,
+        &mode,
+    );
+    Ok(Settings {
+        policy: Policy { allow, rules, tier },
+        grants: Grants::new(config.policy.grants.iter().cloned()),
+        disclosure: disclosure.map_err(anyhow::Error::msg).context("in `[tools] core` or the mode")?,
+        rewriters: Vec::new(),
+        limits,
+    })
+}
+
+/// The session's mode; one of the configuration replaces a shipped one of the same name.
+fn mode(config: &Config) -> Result<ModeConfig> {
+    let name = &config.tools.session_mode;
+    if let Some(mode) = config.modes.get(name) {
+        return Ok(ModeConfig {
+            defer: mode.defer.clone(),
+            core_add: mode.core_add.clone(),
+            core_remove: mode.core_remove.clone(),
+        });
+    }
+    let known =
+        || anyhow::anyhow!("there is no mode `{name}`; define `[modes.{name}]` or use work, chat or code");
+    shipped_modes().remove(name).ok_or_else(known)
+}
+
+/// A server for each entry that can be used. One that cannot is there too, failed from the start, so that calls and
+/// `doctor` say why.
+fn upstreams(loaded: &Loaded) -> Vec<Arc<Upstream>> {
+    let config = &loaded.config;
+    let secrets: Arc<[String]> = loaded.secrets.clone().into();
+    let all_servers: Arc<[String]> = config.mcp_servers.keys().cloned().collect::<Vec<_>>().into();
+    let mut upstreams = Vec::new();
+    for (name, server) in config.mcp_servers.iter().filter(|(_, server)| server.enabled) {
+        let spec = Spec {
+            name: name.clone(),
+            command: server.command.clone().unwrap_or_default(),
+            args: server.args.clone(),
+            env: server.env.iter().map(|(key, value)| (key.clone(), value.clone())).collect(),
+            cwd: server.cwd.as_ref().map(Into::into),
+            startup_timeout: server.startup_timeout,
+            tool_timeout: server.tool_timeout,
+            trust_hints: server.trust_hints,
+            defer: server.defer,
+            permissions: server.permissions.clone(),
+            enabled_tools: server.enabled_tools.clone(),
+            disabled_tools: server.disabled_tools.clone(),
+            all_servers: Arc::clone(&all_servers),
+        };
+        let upstream = Upstream::new(spec, Arc::clone(&secrets));
+        let unusable = match loaded.disabled.get(name) {
+            Some(why) => Some(why.clone()),
+            None if server.url.is_some() => Some(
+                "servers reached by `url` are not supported by this version; start one with `command`"
+                    .to_owned(),
+            ),
+            None => None,
+        };
+        if let Some(why) = unusable {
+            if !loaded.disabled.contains_key(name) {
+                tracing::error!(server = %name, "{why}");
+            }
+            upstream.set_status(Status::Failed(why));
+            upstream.settle();
+        }
+        upstreams.push(upstream);
+    }
+    upstreams
+}
+
+/// Names, descriptions and hints of every built-in, for documentation and tests.
+pub fn builtin_names() -> Vec<&'static str> {
+    BUILTIN_TOOL_DEFINITIONS.iter().map(|definition| definition.name).collect()
+}
+
+/// The wire text of one definition, for tools that print it.
+pub fn wire_text(definition: &ToolDefinition) -> &str {
+    definition.wire.as_str()
+}

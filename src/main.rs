@@ -1,0 +1,7 @@
+//! The `toolcrib` program: a thin shell around the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    toolcrib::cli::main()
+}

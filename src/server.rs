@@ -1,0 +1,8 @@
+//! The front end: the client's pipe, both protocol eras, and the way of each request.
+
+pub mod elicit;
+pub mod encode;
+pub mod front;
+pub mod lifecycle;
+pub mod pipes;
+pub mod request;

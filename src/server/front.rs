@@ -1,0 +1,701 @@
+//! One client's connection: reads lines, runs calls side by side, answers each request once, and ends in time.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher};
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, interval_at, sleep, timeout};
+
+use super::elicit::Elicitation;
+use super::encode;
+use super::lifecycle::{Inlet, open};
+use super::pipes::{Input, Output};
+use super::request::{
+    Incoming, Rejection, Sender, client_name, homeless, modern_sender, negotiated, oversized, sort,
+};
+use crate::gateway::Gateway;
+use crate::lines::{Line, LineReader, Outbox};
+use crate::tools::approval::ApprovalHandler;
+use crate::tools::error::ToolError;
+use crate::tools::json::{ObjectWriter, RawJson, RawObject};
+use crate::tools::scoped::service::ScopedToolService;
+use crate::tools::service::{ProgressSink, ToolOutput, Turn};
+use crate::upstream::supervisor::Shutdown;
+
+/// Longest line taken from a client; beyond it the client gets an error, and the line is not kept.
+pub const LINE_CAP: usize = 32 << 20;
+/// Calls of one client that may be open at once. Beyond it they are refused, not queued: the reader never blocks.
+const MOST_IN_FLIGHT: usize = 10_000;
+/// How long calls that were accepted may still take once the client has closed its end.
+const FAREWELL: Duration = Duration::from_millis(250);
+/// How long the last answers may take to leave, for a client that has stopped reading.
+const FLUSH: Duration = Duration::from_millis(500);
+/// How often a client that asked for progress hears that its call still runs.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+/// Changes of the catalog within this time are announced once.
+const COALESCE: Duration = Duration::from_millis(40);
+
+/// What is known about the client.
+#[derive(Default)]
+struct Client {
+    /// The session's revision, once `initialize` was answered.
+    session: Option<&'static str>,
+    name: Option<Arc<str>>,
+    can_elicit: bool,
+    has_listed: bool,
+}
+
+/// One connection.
+pub struct Front {
+    gateway: Arc<Gateway>,
+    scope: Arc<ScopedToolService>,
+    approvals: Arc<dyn ApprovalHandler>,
+    outbox: Outbox,
+    lifecycle: Inlet,
+    session_id: Arc<str>,
+    client: Mutex<Client>,
+    in_flight: Mutex<HashMap<RawKey, AbortHandle>>,
+    questions: Mutex<HashMap<String, oneshot::Sender<Result<RawJson, RawJson>>>>,
+    /// Open `subscriptions/listen` requests that want changes of the tools, by their id.
+    listeners: Mutex<Vec<RawJson>>,
+    announced: Mutex<Announced>,
+    silent: AtomicBool,
+    next_question: AtomicU64,
+    arrivals: AtomicU64,
+}
+
+/// The text of an id, as a key.
+type RawKey = Box<[u8]>;
+
+fn key(id: &RawJson) -> RawKey {
+    id.as_bytes().into()
+}
+
+/// The last list that the client was given or told about.
+#[derive(Default)]
+struct Announced {
+    /// Address of the view that was looked at last: the same view is not looked at twice.
+    view: usize,
+    list: Option<u64>,
+}
+
+impl Front {
+    /// Serves one client until its input ends or a signal comes. Returns how the gateway should end its servers.
+    pub async fn serve(gateway: Arc<Gateway>, input: Input, output: Output) -> Shutdown {
+        let outbox = Outbox::default();
+        let (lifecycle, sdk) = open(outbox.clone(), gateway.instructions());
+        let front = Arc::new_cyclic(|front: &Weak<Front>| {
+            let elicitation =
+                Elicitation::new(front.clone(), gateway.approval_limit(), gateway.approvals_without_client());
+            Front {
+                scope: gateway.scope(),
+                approvals: Arc::new(elicitation),
+                gateway: Arc::clone(&gateway),
+                outbox: outbox.clone(),
+                lifecycle,
+                session_id: format!("{:x}-{}", std::process::id(), gateway.next_session()).into(),
+                client: Mutex::default(),
+                in_flight: Mutex::default(),
+                questions: Mutex::default(),
+                listeners: Mutex::default(),
+                announced: Mutex::default(),
+                silent: AtomicBool::new(false),
+                next_question: AtomicU64::new(1),
+                arrivals: AtomicU64::new(0),
+            }
+        });
+        let mut background = JoinSet::new();
+        background.spawn(sdk);
+        let mut writer = tokio::spawn(outbox.clone().drive(output));
+        background.spawn(Arc::clone(&front).announce_changes());
+        let mut calls = JoinSet::new();
+        let mut lines = LineReader::new(input, LINE_CAP);
+        let mut signals = std::pin::pin!(termination());
+        let mut is_first = true;
+        let end = loop {
+            tokio::select! {
+                line = lines.next() => match line {
+                    Ok(Some(mut line)) => {
+                        // All that one read brought is handled before anything else runs, in order of arrival.
+                        loop {
+                            front.take(line, is_first, &mut calls);
+                            is_first = false;
+                            match lines.buffered() {
+                                Some(next) => line = next,
+                                None => break,
+                            }
+                        }
+                    }
+                    Ok(None) | Err(_) => break Shutdown::Gently,
+                },
+                Some(_) = calls.join_next() => {}
+                () = &mut signals => break Shutdown::Now,
+                _ = &mut writer => {
+                    tracing::info!("the client closed its end of the output");
+                    break Shutdown::Gently;
+                }
+            }
+        };
+        front.part(end, calls).await;
+        outbox.close();
+        background.abort_all();
+        if !writer.is_finished() && timeout(FLUSH, &mut writer).await.is_err() {
+            writer.abort();
+        }
+        end
+    }
+
+    /// Lets accepted calls finish for a moment, then drops the rest, which cancels them at their upstreams.
+    async fn part(&self, end: Shutdown, mut calls: JoinSet<()>) {
+        self.questions.lock().expect("no code panics while it holds the questions").clear();
+        for id in
+            std::mem::take(&mut *self.listeners.lock().expect("no code panics while it holds the listeners"))
+        {
+            encode::result(&self.outbox, &id, &RawJson::EMPTY_OBJECT, true);
+        }
+        if end == Shutdown::Gently {
+            let all = async { while calls.join_next().await.is_some() {} };
+            let _ = timeout(FAREWELL, all).await;
+        }
+        calls.shutdown().await;
+    }
+
+    fn take(self: &Arc<Self>, line: Line, is_first: bool, calls: &mut JoinSet<()>) {
+        let text = match line {
+            Line::Text(text) => text,
+            Line::TooLong(prefix) => return encode::rejection(&self.outbox, &oversized(&prefix, LINE_CAP)),
+        };
+        let text = match text.strip_prefix(b"\xef\xbb\xbf") {
+            Some(rest) if is_first => text.slice_ref(rest),
+            _ => text,
+        };
+        match sort(&text) {
+            Incoming::Nothing => {}
+            Incoming::Rejected(rejection) => encode::rejection(&self.outbox, &rejection),
+            Incoming::Notification { method, params } => {
+                self.take_notification(&method, params.as_ref(), &text)
+            }
+            Incoming::Response { id, outcome } => self.take_response(&id, outcome),
+            Incoming::Request { id, method, params } => {
+                if let Err(rejection) = self.take_request(&id, &method, params, &text, calls) {
+                    encode::rejection(&self.outbox, &rejection);
+                }
+            }
+        }
+    }
+
+    fn take_request(
+        self: &Arc<Self>,
+        id: &RawJson,
+        method: &str,
+        params: Option<RawJson>,
+        line: &Bytes,
+        calls: &mut JoinSet<()>,
+    ) -> Result<(), Rejection> {
+        if self
+            .in_flight
+            .lock()
+            .expect("no code panics while it holds the open calls")
+            .contains_key(id.as_bytes())
+        {
+            return Err(Rejection::new(
+                id.clone(),
+                -32600,
+                "invalid request: a request with this id is still open",
+            ));
+        }
+        if matches!(method, "initialize" | "server/discover") {
+            return self.hand_over(id, method, params.as_ref(), line);
+        }
+        let params = params.unwrap_or(RawJson::EMPTY_OBJECT);
+        let object = RawObject::parse(params.as_bytes())
+            .map_err(|error| Rejection::new(id.clone(), -32602, format!("invalid params: {error}")))?;
+        let meta = object.get("_meta");
+        let sender = match modern_sender(id, meta)? {
+            Some(sender) => sender,
+            None => match self.session_version() {
+                Some(version) => Sender { version: version.to_owned(), is_modern: false, client: None },
+                None if method == "ping" => Sender { version: String::new(), is_modern: false, client: None },
+                None => return Err(homeless(id)),
+            },
+        };
+        match method {
+            "tools/call" => return self.start_call(id, &params, &object, sender, calls),
+            "tools/list" => self.start_list(id, &object, sender.is_modern, calls)?,
+            "ping" if !sender.is_modern => encode::result(&self.outbox, id, &RawJson::EMPTY_OBJECT, false),
+            "subscriptions/listen" if sender.is_modern => self.listen(id, &object)?,
+            _ => return Err(Rejection::new(id.clone(), -32601, format!("method not found: {method}"))),
+        }
+        Ok(())
+    }
+
+    /// `initialize` and `server/discover` are the SDK's; what it needs to know later, the front end notes here.
+    fn hand_over(
+        self: &Arc<Self>,
+        id: &RawJson,
+        method: &str,
+        params: Option<&RawJson>,
+        line: &Bytes,
+    ) -> Result<(), Rejection> {
+        let message = serde_json::from_slice(line.trim_ascii())
+            .map_err(|error| Rejection::new(id.clone(), -32602, format!("invalid params: {error}")))?;
+        if method == "initialize" {
+            let params = params.ok_or_else(|| {
+                Rejection::new(id.clone(), -32602, "invalid params: `initialize` needs params")
+            })?;
+            let object = RawObject::parse(params.as_bytes()).unwrap_or_default();
+            let incomplete = |what: &str| {
+                Rejection::new(id.clone(), -32602, format!("invalid params: `initialize` needs `{what}`"))
+            };
+            let wanted = object.text("protocolVersion").ok_or_else(|| incomplete("protocolVersion"))?;
+            let info = object.get("clientInfo").ok_or_else(|| incomplete("clientInfo"))?;
+            let capabilities = object.get("capabilities").ok_or_else(|| incomplete("capabilities"))?;
+            let capabilities = RawObject::parse(capabilities.get().as_bytes()).unwrap_or_default();
+            let mut client = self.client();
+            client.session = Some(negotiated(Some(&wanted)));
+            client.name = Some(client_name(info).into());
+            client.can_elicit = declares_forms(capabilities.get("elicitation"));
+            drop(client);
+            self.gateway.start();
+        }
+        // The SDK's end is gone only when this connection ends.
+        let _ = self.lifecycle.send(message);
+        Ok(())
+    }
+
+    fn take_notification(self: &Arc<Self>, method: &str, params: Option<&RawJson>, line: &Bytes) {
+        match method {
+            "notifications/initialized" if self.session_version().is_some() => {
+                if let Ok(message) = serde_json::from_slice(line.trim_ascii()) {
+                    let _ = self.lifecycle.send(message);
+                }
+            }
+            "notifications/cancelled" => {
+                let object = params.and_then(|p| RawObject::parse(p.as_bytes()).ok()).unwrap_or_default();
+                let Some(id) = object.get("requestId") else { return };
+                let id = id.get().as_bytes();
+                let call =
+                    self.in_flight.lock().expect("no code panics while it holds the open calls").remove(id);
+                match call {
+                    // Dropping the call frees what it holds and tells its upstream.
+                    Some(call) => call.abort(),
+                    None => self
+                        .listeners
+                        .lock()
+                        .expect("no code panics while it holds the listeners")
+                        .retain(|open| open.as_bytes() != id),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn take_response(&self, id: &RawJson, outcome: Result<RawJson, RawJson>) {
+        let Ok(id) = serde_json::from_slice::<String>(id.as_bytes()) else { return };
+        let question =
+            self.questions.lock().expect("no code panics while it holds the questions").remove(&id);
+        // An answer to a question that was withdrawn or has expired goes nowhere.
+        if let Some(question) = question {
+            let _ = question.send(outcome);
+        }
+    }
+
+    fn start_list(
+        self: &Arc<Self>,
+        id: &RawJson,
+        params: &RawObject<'_>,
+        is_modern: bool,
+        calls: &mut JoinSet<()>,
+    ) -> Result<(), Rejection> {
+        if params.get("cursor").is_some_and(|cursor| !matches!(cursor.get(), "null" | "\"\"")) {
+            return Err(Rejection::new(id.clone(), -32602, "invalid params: unknown cursor"));
+        }
+        self.gateway.start();
+        if self.gateway.is_list_ready() {
+            self.answer_list(id, is_modern);
+            return Ok(());
+        }
+        let (front, id) = (Arc::clone(self), id.clone());
+        self.track(&id.clone(), calls, async move {
+            front.gateway.until_list_ready().await;
+            front.finish(&id, |front| front.answer_list(&id, is_modern));
+        });
+        Ok(())
+    }
+
+    fn answer_list(&self, id: &RawJson, is_modern: bool) {
+        let view = self.scope.view();
+        self.client().has_listed = true;
+        {
+            let mut announced = self.announced.lock().expect("no code panics while it holds the last list");
+            announced.view = Arc::as_ptr(&view) as usize;
+            announced.list = Some(digest(view.wire()));
+        }
+        encode::tools(&self.outbox, id, view.wire(), is_modern);
+    }
+
+    fn start_call(
+        self: &Arc<Self>,
+        id: &RawJson,
+        params: &RawJson,
+        object: &RawObject<'_>,
+        sender: Sender,
+        calls: &mut JoinSet<()>,
+    ) -> Result<(), Rejection> {
+        let invalid = |why: &str| Rejection::new(id.clone(), -32602, format!("invalid params: {why}"));
+        let name = object.text("name").ok_or_else(|| invalid("`name` must be a string"))?;
+        let arguments = match object.get("arguments") {
+            None => RawJson::EMPTY_OBJECT,
+            Some(raw) if raw.get() == "null" => RawJson::EMPTY_OBJECT,
+            Some(raw) if raw.get().starts_with('{') => RawJson::slice(params.bytes(), raw),
+            Some(_) => return Err(invalid("`arguments` must be an object")),
+        };
+        if self.in_flight.lock().expect("no code panics while it holds the open calls").len()
+            >= MOST_IN_FLIGHT
+        {
+            return Err(Rejection::new(
+                id.clone(),
+                -32603,
+                "too many calls are open: wait for some to finish",
+            ));
+        }
+        self.gateway.start();
+        let is_modern = sender.is_modern;
+        let meta = object.get("_meta").map(|raw| RawJson::slice(params.bytes(), raw));
+        let token = meta.as_ref().and_then(|meta| {
+            let meta = RawObject::parse(meta.as_bytes()).ok()?;
+            meta.get("progressToken").map(|token| token.get().to_owned())
+        });
+        let progress = token.map(|token| Arc::new(Progress::new(token, self.outbox.clone())));
+        let turn = self.turn(id, sender, meta, progress.clone());
+        let (front, id) = (Arc::clone(self), id.clone());
+        self.track(&id.clone(), calls, async move {
+            let call = AssertUnwindSafe(front.call(&name, arguments, &turn)).catch_unwind();
+            let outcome = match with_heartbeat(call, progress.as_deref()).await {
+                Ok(outcome) => outcome,
+                Err(_) => {
+                    tracing::error!(tool = %name, "a panic while the tool ran");
+                    Err(ToolError::Execution { tool: name, cause: "an internal error".to_owned() })
+                }
+            };
+            if let Err(error) = &outcome {
+                tracing::info!(kind = error.kind(), tool = error.tool(), "a call failed");
+            }
+            front.finish(&id, |front| {
+                // What the call changed in the list is told before its answer.
+                front.announce_if_changed();
+                encode::outcome(&front.outbox, &id, outcome, is_modern);
+            });
+        });
+        Ok(())
+    }
+
+    /// One call, from its name to its result.
+    async fn call(&self, name: &str, arguments: RawJson, turn: &Turn) -> Result<ToolOutput, ToolError> {
+        let prepared = match self.scope.prepare(name, arguments.clone()) {
+            // The tool may belong to a server that is still on its way up.
+            Err(ToolError::NotFound { .. }) if self.gateway.until_owner_settled(name).await => {
+                self.scope.prepare(name, arguments)
+            }
+            prepared => prepared,
+        }?;
+        self.scope.run(&prepared, turn).await
+    }
+
+    fn turn(
+        &self,
+        id: &RawJson,
+        sender: Sender,
+        meta: Option<RawJson>,
+        progress: Option<Arc<Progress>>,
+    ) -> Turn {
+        let client = match sender.client {
+            Some(client) => client.into(),
+            None => self.client().name.clone().unwrap_or_else(|| "?".into()),
+        };
+        let listens = !self.listeners.lock().expect("no code panics while it holds the listeners").is_empty();
+        Turn {
+            session_id: Arc::clone(&self.session_id),
+            request_id: Some(id.clone()),
+            client,
+            promotes: self.gateway.promotes(sender.is_modern, listens),
+            protocol_version: sender.version.into(),
+            arrival: self.arrivals.fetch_add(1, Ordering::Relaxed),
+            meta,
+            progress: progress.map(|progress| progress as Arc<dyn ProgressSink>),
+            approvals: if sender.is_modern {
+                self.gateway.approvals_without_client()
+            } else {
+                Arc::clone(&self.approvals)
+            },
+        }
+    }
+
+    /// Runs a request on its own, findable by its id until it is answered.
+    fn track(&self, id: &RawJson, calls: &mut JoinSet<()>, work: impl Future<Output = ()> + Send + 'static) {
+        let handle = calls.spawn(work);
+        self.in_flight.lock().expect("no code panics while it holds the open calls").insert(key(id), handle);
+    }
+
+    /// Answers a request, unless it was cancelled while its answer was made.
+    fn finish(&self, id: &RawJson, answer: impl FnOnce(&Front)) {
+        let open = self
+            .in_flight
+            .lock()
+            .expect("no code panics while it holds the open calls")
+            .remove(id.as_bytes());
+        if open.is_some() {
+            answer(self);
+        }
+    }
+
+    /// `subscriptions/listen`: acknowledged at once, open until it is cancelled or the connection ends.
+    fn listen(&self, id: &RawJson, params: &RawObject<'_>) -> Result<(), Rejection> {
+        let Some(wanted) =
+            params.get("notifications").and_then(|raw| RawObject::parse(raw.get().as_bytes()).ok())
+        else {
+            return Err(Rejection::new(
+                id.clone(),
+                -32602,
+                "invalid params: `notifications` must be an object",
+            ));
+        };
+        let tools = wanted.get("toolsListChanged").is_some_and(|flag| flag.get() == "true");
+        let accepted = if tools { json!({ "toolsListChanged": true }) } else { json!({}) };
+        let mut params = ObjectWriter::default();
+        params.raw("_meta", &subscription(id));
+        params.value("notifications", &accepted);
+        encode::notification(&self.outbox, "notifications/subscriptions/acknowledged", &params.finish());
+        self.listeners.lock().expect("no code panics while it holds the listeners").push(id.clone());
+        Ok(())
+    }
+
+    /// Watches the catalog and tells the client when what it sees has changed.
+    async fn announce_changes(self: Arc<Self>) {
+        let mut catalog = self.gateway.catalog().subscribe();
+        while catalog.changed().await.is_ok() {
+            sleep(COALESCE).await;
+            catalog.mark_unchanged();
+            self.announce_if_changed();
+        }
+    }
+
+    /// Tells the client once about each list that differs from the last one it knows of.
+    fn announce_if_changed(&self) {
+        let (has_listed, is_session) = {
+            let client = self.client();
+            (client.has_listed, client.session.is_some())
+        };
+        if !has_listed {
+            return;
+        }
+        let view = self.scope.view();
+        {
+            let mut announced = self.announced.lock().expect("no code panics while it holds the last list");
+            if announced.view == Arc::as_ptr(&view) as usize {
+                return;
+            }
+            announced.view = Arc::as_ptr(&view) as usize;
+            let list = Some(digest(view.wire()));
+            if announced.list == list {
+                return;
+            }
+            announced.list = list;
+        }
+        let method = "notifications/tools/list_changed";
+        if is_session {
+            encode::notification(&self.outbox, method, b"{}");
+        }
+        for id in &*self.listeners.lock().expect("no code panics while it holds the listeners") {
+            let mut params = ObjectWriter::default();
+            params.raw("_meta", &subscription(id));
+            encode::notification(&self.outbox, method, &params.finish());
+        }
+    }
+
+    /// Asks the client something and waits for at most `limit`; `None` means silence.
+    pub async fn ask(
+        &self,
+        method: &str,
+        params: &Value,
+        limit: Duration,
+    ) -> Option<Result<RawJson, RawJson>> {
+        let id = format!("toolcrib-{}", self.next_question.fetch_add(1, Ordering::Relaxed));
+        let (sender, answer) = oneshot::channel();
+        self.questions
+            .lock()
+            .expect("no code panics while it holds the questions")
+            .insert(id.clone(), sender);
+        encode::request(&self.outbox, &id, method, params);
+        let mut question = OpenQuestion { front: self, id, is_open: true };
+        let answer = timeout(limit, answer).await;
+        question.is_open = !matches!(answer, Ok(Ok(_)));
+        answer.ok()?.ok()
+    }
+
+    /// Whether a question can reach a person through the client.
+    pub fn client_can_be_asked(&self) -> bool {
+        self.client().can_elicit && !self.silent.load(Ordering::Relaxed)
+    }
+
+    /// Whether the session's revision knows several modes of elicitation.
+    pub fn names_form_mode(&self) -> bool {
+        self.client().session == Some("2025-11-25")
+    }
+
+    /// The client did not answer a question: the next one goes another way.
+    pub fn client_stayed_silent(&self) {
+        self.silent.store(true, Ordering::Relaxed);
+    }
+
+    fn session_version(&self) -> Option<&'static str> {
+        self.client().session
+    }
+
+    fn client(&self) -> std::sync::MutexGuard<'_, Client> {
+        self.client.lock().expect("no code panics while it holds the client's facts")
+    }
+}
+
+/// Withdraws a question that nobody waits for any more.
+struct OpenQuestion<'a> {
+    front: &'a Front,
+    id: String,
+    is_open: bool,
+}
+
+impl Drop for OpenQuestion<'_> {
+    fn drop(&mut self) {
+        let mut questions = self.front.questions.lock().expect("no code panics while it holds the questions");
+        questions.remove(&self.id);
+        drop(questions);
+        if self.is_open {
+            let params = json!({ "requestId": self.id, "reason": "the question is no longer open" });
+            encode::notification(
+                &self.front.outbox,
+                "notifications/cancelled",
+                params.to_string().as_bytes(),
+            );
+        }
+    }
+}
+
+/// A form can be shown: `elicitation` is declared, and not for other modes only.
+fn declares_forms(elicitation: Option<&RawValue>) -> bool {
+    let Some(elicitation) = elicitation.and_then(|raw| RawObject::parse(raw.get().as_bytes()).ok()) else {
+        return false;
+    };
+    elicitation.members.is_empty() || elicitation.get("form").is_some()
+}
+
+fn subscription(id: &RawJson) -> Vec<u8> {
+    let mut meta = ObjectWriter::default();
+    meta.raw("io.modelcontextprotocol/subscriptionId", id.as_bytes());
+    meta.finish()
+}
+
+fn digest(list: &Bytes) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(list);
+    hasher.finish()
+}
+
+/// Progress of one call on its way to the client.
+struct Progress {
+    token: String,
+    outbox: Outbox,
+    last: Mutex<Option<f64>>,
+}
+
+impl Progress {
+    fn new(token: String, outbox: Outbox) -> Progress {
+        Progress { token, outbox, last: Mutex::new(None) }
+    }
+
+    /// Whether this value is above the last one; the protocol wants them to grow.
+    fn advances(&self, value: f64) -> bool {
+        let mut last = self.last.lock().expect("no code panics while it holds the last value");
+        let advances = last.is_none_or(|last| value > last);
+        if advances {
+            *last = Some(value);
+        }
+        advances
+    }
+
+    /// Says that the call still runs. The values are too small to stand in the way of real ones.
+    fn beat(&self, count: u32, running: Duration) {
+        let value = f64::from(count) * 1e-6;
+        if self.advances(value) {
+            let message = format!("running for {} s", running.as_secs());
+            let params = format!(
+                r#"{{"progressToken":{},"progress":{value},"message":{}}}"#,
+                self.token,
+                Value::from(message)
+            );
+            encode::notification(&self.outbox, "notifications/progress", params.as_bytes());
+        }
+    }
+}
+
+impl ProgressSink for Progress {
+    fn forward(&self, params: &RawObject<'_>) {
+        let Some(value) = params.get("progress").and_then(|raw| raw.get().parse::<f64>().ok()) else {
+            return;
+        };
+        if !self.advances(value) {
+            return;
+        }
+        let mut out = ObjectWriter::default();
+        for (key, value) in &params.members {
+            match key.as_ref() {
+                "progressToken" => out.raw("progressToken", self.token.as_bytes()),
+                key => out.raw(key, value.get().as_bytes()),
+            };
+        }
+        encode::notification(&self.outbox, "notifications/progress", &out.finish());
+    }
+}
+
+/// Runs a call and tells a client that asked for progress that it still runs.
+async fn with_heartbeat<T>(call: impl Future<Output = T>, progress: Option<&Progress>) -> T {
+    let Some(progress) = progress else { return call.await };
+    let mut call = std::pin::pin!(call);
+    let started = Instant::now();
+    let mut beats = interval_at(started + HEARTBEAT, HEARTBEAT);
+    let mut count = 0;
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut call => return done,
+            _ = beats.tick() => {
+                count += 1;
+                progress.beat(count, started.elapsed());
+            }
+        }
+    }
+}
+
+/// Waits for a signal that asks this process to end.
+async fn termination() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+        let mut signals: Vec<_> = kinds.into_iter().filter_map(|kind| signal(kind).ok()).collect();
+        let waits = signals.iter_mut().map(|signal| Box::pin(signal.recv()));
+        futures::future::select_all(waits).await;
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = tokio::signal::ctrl_c().await;
+    }
+}

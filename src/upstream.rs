@@ -1,0 +1,7 @@
+//! Upstream MCP servers: their wire, their processes, their tools.
+
+pub mod link;
+pub mod server;
+pub mod supervisor;
+pub mod tools;
+pub mod wire;

@@ -11,7 +11,7 @@ use crate::config::environment::Environment;
 use crate::config::{Loaded, Options, load};
 use crate::gateway::Gateway;
 use crate::process::guard::{guard_main, set_guard_program};
-use crate::state::State;
+use crate::state::LazyState;
 
 pub mod approvals;
 pub mod demo;
@@ -167,7 +167,7 @@ fn configuration(global: &Global) -> Result<Loaded> {
         loaded.config.tools.session_mode.clone_from(mode);
     }
     // What spans tables is judged where it is put together; a server must not start with half of it.
-    Gateway::new(&loaded, Arc::new(State::in_memory())).context("the configuration cannot be used")?;
+    Gateway::new(&loaded, Arc::new(LazyState::at(Some(":memory:".into())))).context("the configuration cannot be used")?;
     Ok(loaded)
 }
 
@@ -178,7 +178,7 @@ fn run(cli: &Cli, loaded: &Loaded) -> Result<ExitCode> {
         .build()
         .context("the event loop cannot be started")?;
     let json = cli.global.json;
-    let state = Arc::new(State::at(cli.global.state.clone()));
+    let state = Arc::new(LazyState::at(cli.global.state.clone()));
     let gateway = || Gateway::new(loaded, Arc::clone(&state)).context("the configuration cannot be used");
     let code = match &cli.command {
         None | Some(Command::Serve) => runtime.block_on(serve::run(gateway()?)),
@@ -188,7 +188,7 @@ fn run(cli: &Cli, loaded: &Loaded) -> Result<ExitCode> {
             runtime.block_on(inspect::call(gateway()?, tool, arguments, json))
         }
         Some(Command::Doctor) => runtime.block_on(doctor::run(gateway()?, loaded, json)),
-        Some(Command::Approvals { action }) => approvals::run(&state, action.as_ref(), json),
+        Some(Command::Approvals { action }) => approvals::run(state.get(), action.as_ref(), json),
         Some(Command::Demo) => runtime.block_on(demo::run()),
         Some(Command::Guard) => Ok(guard_main()),
     };

@@ -17,7 +17,7 @@ use crate::config::Loaded;
 use crate::config::tables::{Config, Promote, RuleAction, Tier as ConfiguredTier, WithoutClient};
 use crate::executor::approvals::TicketDesk;
 use crate::skills;
-use crate::state::State;
+use crate::state::LazyState;
 use crate::tools::approval::{ApprovalHandler, Nobody};
 use crate::tools::scoped::disclosure::{Disclosure, ModeConfig, shipped_modes};
 use crate::tools::scoped::policy::{Action, Pattern, Policy, Tier, patterns};
@@ -26,7 +26,9 @@ use crate::tools::scoped::view::{MetaTools, Settings};
 use crate::tools::service::{Source, ToolDefinition};
 use crate::tools::{schema_lookup, tool_search};
 use crate::upstream::server::{Spec, Status, Upstream};
-use crate::upstream::supervisor::{Decorate, Shutdown, supervise};
+use crate::upstream::cache::CatalogCache;
+use crate::upstream::publisher::{Decorate, Publisher};
+use crate::upstream::supervisor::{Shutdown, supervise};
 use crate::upstream::tools::Translated;
 
 /// Longest wait for all servers to leave; each has shorter limits of its own.
@@ -38,6 +40,7 @@ pub struct Gateway {
     upstreams: Vec<Arc<Upstream>>,
     settings: Arc<Settings>,
     decorate: Decorate,
+    cache: Arc<CatalogCache>,
     approvals: Arc<dyn ApprovalHandler>,
     approval_limit: Duration,
     promote: Promote,
@@ -54,7 +57,7 @@ impl Gateway {
     ///
     /// # Errors
     /// Configuration that cannot be put in force, in words for the operator.
-    pub fn new(loaded: &Loaded, state: Arc<State>) -> Result<Arc<Gateway>> {
+    pub fn new(loaded: &Loaded, state: Arc<LazyState>) -> Result<Arc<Gateway>> {
         let config = &loaded.config;
         let catalog = Arc::new(Catalog::default());
         let requirements = requirements(config)?;
@@ -84,7 +87,7 @@ impl Gateway {
         }
         let upstreams = upstreams(loaded);
         let approvals: Arc<dyn ApprovalHandler> = match config.approvals.without_client {
-            WithoutClient::Ticket => Arc::new(TicketDesk::new(state)),
+            WithoutClient::Ticket => Arc::new(TicketDesk::new(Arc::clone(&state))),
             WithoutClient::Deny => Arc::new(Nobody),
         };
         Ok(Arc::new(Gateway {
@@ -92,6 +95,7 @@ impl Gateway {
             upstreams,
             settings: Arc::new(settings(config)?),
             decorate,
+            cache: Arc::new(CatalogCache::new(state)),
             approvals,
             approval_limit: Duration::from_millis(config.approvals.timeout_ms),
             promote: config.tools.promote,
@@ -111,14 +115,28 @@ impl Gateway {
         }
         *self.started.lock().expect("no code panics while it holds the start time") = Some(Instant::now());
         let mut tasks = self.tasks.lock().expect("no code panics while it holds the tasks");
-        for upstream in self.upstreams.iter().filter(|upstream| !upstream.is_settled()) {
+        let usable: Vec<Arc<Upstream>> =
+            self.upstreams.iter().filter(|upstream| !upstream.is_settled()).cloned().collect();
+        if usable.is_empty() {
+            return;
+        }
+        for upstream in &usable {
             tasks.spawn(supervise(
                 Arc::clone(upstream),
-                Arc::clone(&self.catalog),
-                Arc::clone(&self.decorate),
+                Publisher {
+                    catalog: Arc::clone(&self.catalog),
+                    decorate: Arc::clone(&self.decorate),
+                    cache: Arc::clone(&self.cache),
+                },
                 self.shutdown.subscribe(),
             ));
         }
+        let publisher = Publisher {
+            catalog: Arc::clone(&self.catalog),
+            decorate: Arc::clone(&self.decorate),
+            cache: Arc::clone(&self.cache),
+        };
+        tasks.spawn(async move { publisher.publish_cached(usable).await });
     }
 
     /// Ends all servers and waits until none is left.

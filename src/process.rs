@@ -52,9 +52,11 @@ pub fn spawn_grouped(mut command: Command) -> io::Result<GroupedChild> {
     command.kill_on_drop(true);
     #[cfg(unix)]
     command.process_group(0);
-    #[cfg(target_os = "linux")]
-    die_with_parent(&mut command);
-    let child = command.spawn().map_err(|error| explain(&command, error))?;
+    guard::prepare(&mut command);
+    let child = command.spawn().map_err(|error| {
+        guard::forget();
+        explain(&command, error)
+    })?;
     let pid = child.id().ok_or_else(|| io::Error::other("the child has no process id"))?;
     guard::add(pid);
     Ok(GroupedChild {
@@ -64,25 +66,6 @@ pub fn spawn_grouped(mut command: Command) -> io::Result<GroupedChild> {
         #[cfg(unix)]
         exits,
     })
-}
-
-/// Has the kernel kill the child when we die, however that happens.
-#[cfg(target_os = "linux")]
-#[expect(unsafe_code, reason = "the death signal can only be set between fork and exec")]
-fn die_with_parent(command: &mut Command) {
-    let parent = rustix::process::getpid();
-    let before_exec = move || {
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // A parent that died before the line above sends no signal any more.
-        if rustix::process::getppid() == Some(parent) {
-            Ok(())
-        } else {
-            Err(io::Error::from(rustix::io::Errno::SRCH))
-        }
-    };
-    // SAFETY: the closure runs in the forked child, where only async-signal-safe calls are allowed: it makes two plain
-    // system calls, takes no lock and allocates nothing.
-    unsafe { command.pre_exec(before_exec) };
 }
 
 /// Says which of the two things that can be missing is missing, without a path that the configuration does not hold.

@@ -12,7 +12,7 @@ mod store;
 pub mod tickets;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rusqlite::Connection;
@@ -23,6 +23,25 @@ use self::tickets::{NewTicket, Redemption, Ticket};
 
 /// The path that means: keep nothing.
 const IN_MEMORY: &str = ":memory:";
+
+/// A store that is opened when it is first needed: the way to a client's first answer does not lead through a disk.
+pub struct LazyState {
+    path: PathBuf,
+    state: OnceLock<State>,
+}
+
+impl LazyState {
+    /// The store at a path, or where the user's state lies; `:memory:` means none.
+    pub fn at(path: Option<PathBuf>) -> LazyState {
+        let path = path.or_else(|| default_path(|name| std::env::var_os(name)));
+        LazyState { path: path.unwrap_or_else(|| IN_MEMORY.into()), state: OnceLock::new() }
+    }
+
+    /// The store itself.
+    pub fn get(&self) -> &State {
+        self.state.get_or_init(|| State::open(&self.path))
+    }
+}
 
 /// The store, for any number of threads. Gateways that open the same path share what is in it.
 pub struct State {

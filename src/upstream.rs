@@ -1,6 +1,8 @@
 //! Upstream MCP servers: their wire, their processes, their tools.
 
+pub mod cache;
 pub mod link;
+pub mod publisher;
 pub mod server;
 pub mod supervisor;
 pub mod tools;

@@ -2,7 +2,6 @@
 #![expect(clippy::print_stdout, reason = "this command prints for people; no client is on stdout here")]
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -36,7 +35,7 @@ pub enum Action {
 ///
 /// # Errors
 /// An unknown, answered or expired ticket.
-pub fn run(state: &Arc<State>, action: Option<&Action>, as_json: bool) -> Result<ExitCode> {
+pub fn run(state: &State, action: Option<&Action>, as_json: bool) -> Result<ExitCode> {
     match action {
         None => list(state, false, as_json),
         Some(Action::List { all }) => list(state, *all, as_json),

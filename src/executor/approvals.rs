@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 
-use crate::state::{NewTicket, Redemption, State};
+use crate::state::LazyState;
+use crate::state::tickets::{NewTicket, Redemption, TicketStatus};
 use crate::tools::approval::{ApprovalHandler, ApprovalRequest, ApprovalResponse, NoAnswer};
 
 /// Files each question as a ticket; the same call sent again redeems the answer, once.
 pub struct TicketDesk {
-    state: Arc<State>,
+    state: Arc<LazyState>,
 }
 
 impl TicketDesk {
     /// A desk over the state store that `toolcrib approvals` works on as well.
-    pub fn new(state: Arc<State>) -> TicketDesk {
+    pub fn new(state: Arc<LazyState>) -> TicketDesk {
         TicketDesk { state }
     }
 
@@ -23,12 +24,13 @@ impl TicketDesk {
             let how = format!("a person allows it in a terminal with `toolcrib approvals allow {id}`");
             Err(NoAnswer::Ticket { id, how })
         };
-        match self.state.redeem(request.fingerprint.as_str()) {
+        let state = self.state.get();
+        match state.redeem(request.fingerprint.as_str()) {
             Redemption::Allowed => Ok(ApprovalResponse::ApproveOnce),
             Redemption::Denied => Ok(ApprovalResponse::Deny),
             Redemption::Pending(ticket) => waiting(ticket.id),
             Redemption::Nothing => {
-                let filed = self.state.file_ticket(NewTicket {
+                let filed = state.file_ticket(NewTicket {
                     fingerprint: request.fingerprint.as_str().to_owned(),
                     tool: request.tool_name.clone(),
                     reason: request.reason.clone(),
@@ -36,6 +38,7 @@ impl TicketDesk {
                     client: String::new(),
                 });
                 match filed {
+                    Ok(ticket) if ticket.status == TicketStatus::Denied => Ok(ApprovalResponse::Deny),
                     Ok(ticket) => waiting(ticket.id),
                     // A ticket that was not kept can never be answered.
                     Err(error) => {

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +21,9 @@ const GRACE: Duration = Duration::from_millis(300);
 /// How often the guard looks whether they have ended.
 const LOOK: Duration = Duration::from_millis(10);
 
+/// How long telling the guard something may take before it counts as hung.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 /// The first start and one restart: a guard that dies again would only die once more.
 const STARTS: u8 = 2;
 
@@ -31,13 +36,29 @@ pub fn set_guard_program(program: PathBuf) {
     guard().program = Some(program);
 }
 
-/// The guard itself: reads `+GROUP` and `-GROUP` lines until our end of the pipe closes, then ends the groups that are left.
+/// The guard itself: reads lines until our end of its input closes, then ends the groups that are left.
+///
+/// `?GROUP`: is about to start its program. `!`: what was about to start did not. `+GROUP`: runs. `-GROUP`: is gone.
 pub fn guard_main() -> ExitCode {
     end(groups_left(io::stdin().lock()));
     ExitCode::SUCCESS
 }
 
-/// The group exists from now on.
+/// Sees to it that a child is known to the guard, and on Linux also to the kernel, before its program starts.
+pub(super) fn prepare(command: &mut tokio::process::Command) {
+    let link = guard().link();
+    #[cfg(target_os = "linux")]
+    die_with_parent(command, link);
+    #[cfg(not(target_os = "linux"))]
+    let _ = (command, link);
+}
+
+/// The prepared child did not start.
+pub(super) fn forget() {
+    guard().tell("!\n");
+}
+
+/// The prepared child leads this group.
 pub(super) fn add(group: u32) {
     guard().add(group);
 }
@@ -47,6 +68,34 @@ pub(super) fn remove(group: u32) {
     guard().remove(group);
 }
 
+/// Has the kernel kill the child when we die, and has the child tell the guard about its group first.
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "both can only be done between fork and exec")]
+fn die_with_parent(command: &mut tokio::process::Command, link: Option<UnixStream>) {
+    use rustix::net::{SendFlags, send};
+    let parent = rustix::process::getpid();
+    let before_exec = move || {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        if let Some(link) = &link {
+            let mut line = [0; 16];
+            let mut room = &mut line[..];
+            writeln!(room, "?{}", rustix::process::getpid().as_raw_pid())?;
+            let unused = room.len();
+            // If nobody listens, the parent notices that next and starts another guard.
+            let _ = send(link, &line[..line.len() - unused], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        }
+        // A parent that died before the first line sends no signal any more.
+        if rustix::process::getppid() == Some(parent) {
+            Ok(())
+        } else {
+            Err(io::Error::from(rustix::io::Errno::SRCH))
+        }
+    };
+    // SAFETY: the closure runs in the forked child, where only async-signal-safe calls are allowed: it makes plain system
+    // calls and formats a number into an array on its stack; it takes no lock and allocates nothing.
+    unsafe { command.pre_exec(before_exec) };
+}
+
 fn guard() -> MutexGuard<'static, Guard> {
     GUARD.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -54,7 +103,7 @@ fn guard() -> MutexGuard<'static, Guard> {
 /// Our side of it.
 struct Guard {
     program: Option<PathBuf>,
-    running: Option<(Child, ChildStdin)>,
+    running: Option<(Child, UnixStream)>,
     groups: BTreeSet<u32>,
     starts_left: u8,
 }
@@ -64,12 +113,19 @@ impl Guard {
         Guard { program: None, running: None, groups: BTreeSet::new(), starts_left: STARTS }
     }
 
+    /// A way to a guard that was alive a moment ago, if there can be one.
+    fn link(&mut self) -> Option<UnixStream> {
+        let is_alive =
+            self.running.as_mut().is_some_and(|(process, _)| matches!(process.try_wait(), Ok(None)));
+        if !is_alive {
+            self.restart();
+        }
+        self.running.as_ref().and_then(|(_, link)| link.try_clone().ok())
+    }
+
     fn add(&mut self, group: u32) {
         self.groups.insert(group);
-        match self.running {
-            Some(_) => self.tell(&format!("+{group}\n")),
-            None => self.start(),
-        }
+        self.tell(&format!("+{group}\n"));
     }
 
     fn remove(&mut self, group: u32) {
@@ -79,30 +135,26 @@ impl Guard {
     }
 
     fn tell(&mut self, line: &str) {
-        let Some((_, pipe)) = &mut self.running else { return };
-        // All or nothing: the pipe never blocks, and so short a line is never split.
-        if let Err(error) = pipe.write_all(line.as_bytes()) {
-            tracing::warn!(%error, "the guard process is gone; starting another one");
-            self.stop();
-            self.start();
+        let Some((_, link)) = &mut self.running else { return };
+        // So short a line is never split: it arrives, or the patience runs out.
+        if let Err(error) = link.write_all(line.as_bytes()) {
+            tracing::warn!(%error, "the guard process does not listen; starting another one");
+            self.restart();
         }
     }
 
-    /// Kills first: a guard that merely hangs would take the end of its input for our death.
-    fn stop(&mut self) {
-        if let Some((process, pipe)) = self.running.take() {
+    fn restart(&mut self) {
+        if let Some((process, link)) = self.running.take() {
+            // Killed before it is let go: a guard that merely hangs would take the end of its input for our death.
             kill(process);
-            drop(pipe);
+            drop(link);
         }
-    }
-
-    fn start(&mut self) {
         let Some(program) = &self.program else { return };
         if self.starts_left == 0 {
             return;
         }
         self.starts_left -= 1;
-        match start(program.clone(), &self.groups) {
+        match start(program, &self.groups) {
             Ok(running) => self.running = Some(running),
             Err(error) => {
                 tracing::warn!(%error, "no guard process: children may outlive the gateway if it is killed");
@@ -111,36 +163,28 @@ impl Guard {
     }
 }
 
-fn start(program: PathBuf, groups: &BTreeSet<u32>) -> io::Result<(Child, ChildStdin)> {
-    let mut process = Command::new(program)
+fn start(program: &Path, groups: &BTreeSet<u32>) -> io::Result<(Child, UnixStream)> {
+    // A socket and no pipe: a child that announces itself would die of writing to a pipe that nobody reads.
+    let (mut link, input) = UnixStream::pair()?;
+    link.set_write_timeout(Some(PATIENCE))?;
+    let process = Command::new(program)
         .arg(GUARD_ARGUMENT)
         .env_clear()
         .current_dir("/")
         // Out of reach of whoever kills our own group.
         .process_group(0)
-        .stdin(Stdio::piped())
+        .stdin(OwnedFd::from(input))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()?;
-    let told = match process.stdin.take() {
-        Some(pipe) => introduce(pipe, groups),
-        None => Err(io::Error::other("it has no input")),
-    };
-    match told {
-        Ok(pipe) => Ok((process, pipe)),
+    let known: String = groups.iter().map(|group| format!("+{group}\n")).collect();
+    match link.write_all(known.as_bytes()) {
+        Ok(()) => Ok((process, link)),
         Err(error) => {
             kill(process);
             Err(error)
         }
     }
-}
-
-fn introduce(mut pipe: ChildStdin, groups: &BTreeSet<u32>) -> io::Result<ChildStdin> {
-    rustix::io::ioctl_fionbio(&pipe, true)?;
-    for group in groups {
-        pipe.write_all(format!("+{group}\n").as_bytes())?;
-    }
-    Ok(pipe)
 }
 
 fn kill(mut process: Child) {
@@ -152,12 +196,19 @@ fn kill(mut process: Child) {
 /// The groups that were announced and not taken back. A line without its end is not believed.
 fn groups_left(mut input: impl BufRead) -> BTreeSet<i32> {
     let mut groups = BTreeSet::new();
+    let mut starting = BTreeSet::new();
     let mut line = String::new();
     while input.read_line(&mut line).is_ok() && line.ends_with('\n') {
         let (sign, number) = line.split_at_checked(1).unwrap_or_default();
+        if sign == "!" {
+            starting.clear();
+        }
         // 0 would be our own group and 1 everybody's.
         if let Some(group) = number.trim_end().parse::<i32>().ok().filter(|group| *group > 1) {
+            // Whatever is said about a group, it has started.
+            starting.remove(&group);
             match sign {
+                "?" => starting.insert(group),
                 "+" => groups.insert(group),
                 "-" => groups.remove(&group),
                 _ => false,
@@ -165,6 +216,7 @@ fn groups_left(mut input: impl BufRead) -> BTreeSet<i32> {
         }
         line.clear();
     }
+    groups.extend(starting);
     groups
 }
 
@@ -187,7 +239,6 @@ fn end(mut groups: BTreeSet<i32>) {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::Path;
 
     use super::super::tests::{is_running, write_program};
     use super::*;
@@ -206,6 +257,10 @@ mod tests {
         check("-20\n+30\n+30\n", &[30]);
         check("+0\n+1\n+-5\n+x\n\n \né20\n*20\n+99999999999\n+20\n", &[20]);
         check("+20\n+3000", &[20]);
+        check("?20\n", &[20]);
+        check("?20\n+20\n-20\n", &[]);
+        check("+10\n?20\n!\n", &[10]);
+        check("?20\n+20\n?30\n!\n", &[20]);
     }
 
     /// Two roles that this test binary plays for the test below when it is started again; otherwise it does nothing.

@@ -14,6 +14,10 @@ pub fn guard_main() -> ExitCode {
     ExitCode::FAILURE
 }
 
+pub(super) fn prepare(_: &mut tokio::process::Command) {}
+
+pub(super) fn forget() {}
+
 pub(super) fn add(_: u32) {}
 
 pub(super) fn remove(_: u32) {}

@@ -96,7 +96,7 @@ pub fn sort(line: &Bytes) -> Incoming {
         }
     };
     let id = message.id.map(|raw| RawJson::slice(line, raw));
-    let usable = id.clone().filter(|id| matches!(id.as_bytes()[0], b'"' | b'-' | b'0'..=b'9'));
+    let usable = id.clone().filter(is_string_or_integer);
     let speaks_two = message.jsonrpc.is_some_and(|version| version.get() == "\"2.0\"");
     let Some(method) = message.method else {
         return match (usable, message.result, message.error) {
@@ -131,7 +131,7 @@ pub fn sort(line: &Bytes) -> Incoming {
     let params = message.params.filter(|raw| raw.get() != "null").map(|raw| RawJson::slice(line, raw));
     match (id, usable) {
         (None, _) => Incoming::Notification { method, params: params.filter(RawJson::is_object) },
-        (Some(_), None) => reject(null(), -32600, "invalid request: `id` must be a string or a number"),
+        (Some(_), None) => reject(null(), -32600, "invalid request: `id` must be a string or an integer"),
         (Some(_), Some(id)) => match params {
             Some(params) if !params.is_object() => {
                 reject(id, -32602, "invalid params: `params` must be an object")
@@ -139,6 +139,11 @@ pub fn sort(line: &Bytes) -> Incoming {
             params => Incoming::Request { id, method, params },
         },
     }
+}
+
+fn is_string_or_integer(id: &RawJson) -> bool {
+    let text = id.as_bytes();
+    text[0] == b'"' || (matches!(text[0], b'-' | b'0'..=b'9') && !text.iter().any(|b| matches!(b, b'.' | b'e' | b'E')))
 }
 
 /// The answer to a line that was too long to be kept.
@@ -264,6 +269,7 @@ mod tests {
         check(r#"{"jsonrpc":"2.0","id":null,"method":"x"}"#, "-32600 null");
         check(r#"{"jsonrpc":"2.0","id":{},"method":"x"}"#, "-32600 null");
         check(r#"{"jsonrpc":"2.0","id":[1],"method":"x"}"#, "-32600 null");
+        check(r#"{"jsonrpc":"2.0","id":1.5,"method":"x"}"#, "-32600 null");
         check(r#"{"jsonrpc":"2.0","id":true,"method":"x"}"#, "-32600 null");
         check(r#"{"id":4,"method":"x"}"#, "-32600 4");
         check(r#"{"jsonrpc":"1.0","id":4,"method":"x"}"#, "-32600 4");

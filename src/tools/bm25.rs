@@ -298,46 +298,82 @@ fn starts_with_heading(text: &str) -> bool {
 ///
 /// Scripts that are written without spaces give a word for each character.
 fn for_each_word(text: &str, act: &mut impl FnMut(&str)) {
-    if text.is_ascii() {
-        let kinds = text.bytes().enumerate().map(|(at, byte)| (at, ASCII_KINDS[usize::from(byte & 0x7f)]));
-        for_each_run(text, kinds, act);
-    } else {
-        for_each_run(text, text.char_indices().map(|(at, char)| (at, Kind::of(char))), act);
+    let bytes = text.as_bytes();
+    let mut lower = String::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let start = at;
+        // Most runs are plain lower case and need no second look.
+        let mut seen = Sort::Gap as u8;
+        while let Some(byte) = bytes.get(at)
+            && SORTS[usize::from(*byte)] != Sort::Gap as u8
+        {
+            seen |= SORTS[usize::from(*byte)];
+            at += 1;
+        }
+        if seen == Sort::Lower as u8 {
+            act(&text[start..at]);
+        } else if seen != Sort::Gap as u8 {
+            split_run(&text[start..at], &mut lower, act);
+        }
+        at += 1;
     }
 }
 
-fn for_each_run(text: &str, kinds: impl Iterator<Item = (usize, Kind)>, act: &mut impl FnMut(&str)) {
-    let mut lower = String::new();
-    let mut end = |run: &str, has_upper: bool| {
-        if !has_upper {
-            act(run);
-        } else if run.is_ascii() {
-            lower.clear();
-            lower.push_str(run);
+/// Sorts of bytes, as bits.
+#[derive(Clone, Copy)]
+enum Sort {
+    Gap = 0,
+    Lower = 1,
+    /// Needs a closer look: capitals, digits, anything but ASCII.
+    Mixed = 2,
+}
+
+const SORTS: [u8; 256] = {
+    let mut sorts = [Sort::Gap as u8; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        sorts[byte] = match byte as u8 {
+            b'a'..=b'z' => Sort::Lower as u8,
+            b'A'..=b'Z' | b'0'..=b'9' | 0x80.. => Sort::Mixed as u8,
+            _ => Sort::Gap as u8,
+        };
+        byte += 1;
+    }
+    sorts
+};
+
+fn split_run(run: &str, lower: &mut String, act: &mut impl FnMut(&str)) {
+    let mut end = |word: &str| {
+        lower.clear();
+        if word.is_ascii() {
+            lower.push_str(word);
             lower.make_ascii_lowercase();
-            act(&lower);
         } else {
-            act(&run.to_lowercase());
+            lower.extend(word.chars().flat_map(char::to_lowercase));
         }
+        act(lower);
     };
     let mut start = None;
     let mut letters = 0_usize;
-    let mut has_upper = false;
     let mut before = Kind::Other;
-    let mut kinds = kinds.peekable();
-    while let Some((at, kind)) = kinds.next() {
+    let mut chars = run.char_indices().peekable();
+    while let Some((at, char)) = chars.next() {
+        let kind = Kind::of(char);
         let begins = match (before, kind) {
             (_, Kind::Other | Kind::Ideograph) | (Kind::Ideograph, _) => true,
             (Kind::Lower | Kind::Digit, Kind::Upper) => true,
             // The last capital of a run begins the next word: `HTTPServer`.
-            (Kind::Upper, Kind::Upper) => kinds.peek().is_some_and(|(_, next)| *next == Kind::Lower),
+            (Kind::Upper, Kind::Upper) => {
+                chars.peek().is_some_and(|(_, next)| Kind::of(*next) == Kind::Lower)
+            }
             // `oauth2` is found by `oauth`, while `s3` and `v2` are words.
             (Kind::Lower | Kind::Upper, Kind::Digit) => letters >= 3,
             _ => false,
         };
         before = kind;
         if begins && let Some(start) = start.take() {
-            end(&text[start..at], has_upper);
+            end(&run[start..at]);
         }
         if kind == Kind::Other {
             continue;
@@ -345,13 +381,11 @@ fn for_each_run(text: &str, kinds: impl Iterator<Item = (usize, Kind)>, act: &mu
         if start.is_none() {
             start = Some(at);
             letters = 0;
-            has_upper = false;
         }
         letters += usize::from(kind != Kind::Digit);
-        has_upper |= kind == Kind::Upper;
     }
     if let Some(start) = start {
-        end(&text[start..], has_upper);
+        end(&run[start..]);
     }
 }
 
@@ -364,18 +398,8 @@ enum Kind {
     Other,
 }
 
-const ASCII_KINDS: [Kind; 128] = {
-    let mut kinds = [Kind::Other; 128];
-    let mut byte = 0;
-    while byte < 128 {
-        kinds[byte as usize] = Kind::of_ascii(byte);
-        byte += 1;
-    }
-    kinds
-};
-
 impl Kind {
-    const fn of_ascii(byte: u8) -> Self {
+    fn of_ascii(byte: u8) -> Self {
         match byte {
             b'a'..=b'z' => Self::Lower,
             b'A'..=b'Z' => Self::Upper,
@@ -620,36 +644,4 @@ mod tests {
             assert_eq!(index.search(&query, 3), expected[..expected.len().min(3)], "round {round}: {query}");
         }
     }
-}
-/// x
-pub fn timing<'a>(docs: impl Iterator<Item = Document<'a>> + Clone) {
-    let t = std::time::Instant::now();
-    let mut n = 0usize;
-    let mut bytes = 0usize;
-    docs.clone().for_each(|doc| {
-        let mut f = |w: &str| {
-            n += 1;
-            bytes += w.len()
-        };
-        for_each_word(doc.name, &mut f);
-        for_each_word(doc.description, &mut f);
-        doc.parameter_names.iter().for_each(|p| for_each_word(p, &mut f));
-    });
-    eprintln!("words {n} {bytes} {:?}", t.elapsed());
-    let t = std::time::Instant::now();
-    let mut corpus = Corpus::default();
-    docs.for_each(|doc| corpus.add(&doc));
-    eprintln!(
-        "corpus {} words {} terms {} occurrences {:?}",
-        corpus.words.len(),
-        corpus.terms.len(),
-        corpus.occurrences.len(),
-        t.elapsed()
-    );
-    let t = std::time::Instant::now();
-    let i = corpus.into_index();
-    eprintln!("index {} postings {:?}", i.postings.len(), t.elapsed());
-    let t = std::time::Instant::now();
-    drop(i);
-    eprintln!("drop {:?}", t.elapsed());
 }

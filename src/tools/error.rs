@@ -47,7 +47,7 @@ pub enum Executed {
 #[expect(missing_docs, reason = "the variants' fields are the facts named in their messages")]
 pub enum ToolError {
     /// No such tool in this scope.
-    #[error("there is no tool `{tool}`{}", did_you_mean(.suggestions))]
+    #[error("there is no tool `{}`{}", named(.tool), did_you_mean(.suggestions))]
     NotFound { tool: String, suggestions: Vec<String> },
     /// The arguments do not fit the tool's schema; nothing was run.
     #[error("invalid arguments for `{tool}`{}: {message}", at(.path))]
@@ -79,6 +79,16 @@ pub enum ToolError {
     /// The caller gave up.
     #[error("the call of `{tool}` was cancelled")]
     Cancelled { tool: String },
+}
+
+/// Longest unknown name that is repeated to whoever sent it.
+const NAME_LETTERS: usize = 128;
+
+fn named(name: &str) -> String {
+    match name.char_indices().nth(NAME_LETTERS) {
+        Some((end, _)) => format!("{}…", &name[..end]),
+        None => name.to_owned(),
+    }
 }
 
 fn did_you_mean(suggestions: &[String]) -> String {
@@ -182,7 +192,7 @@ impl ToolError {
     pub fn facts(&self) -> Value {
         let mut facts = json!({
             "kind": self.kind(),
-            "tool": self.tool(),
+            "tool": named(self.tool()),
             "message": self.to_string(),
             "retryable": self.is_retryable(),
             "executed": match self.executed() {

@@ -13,8 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::link::{Era, Event, Link, Reply};
 use super::server::{Status, Upstream};
-use super::tools::{Translated, translate};
-use crate::catalog::snapshot::Catalog;
+use super::publisher::Publisher;
 use crate::lines::{Line, LineReader, Outbox};
 use crate::process::{GroupedChild, base_environment, spawn_grouped};
 use crate::tools::json::{RawJson, RawObject};
@@ -66,14 +65,10 @@ enum End {
     Hopeless(String),
 }
 
-/// Adds what the configuration says about single tools to what a server lists.
-pub type Decorate = Arc<dyn Fn(Translated) -> Translated + Send + Sync>;
-
 /// Runs a server until it is told to stop. Never ends otherwise, unless starting it is hopeless.
 pub async fn supervise(
     upstream: Arc<Upstream>,
-    catalog: Arc<Catalog>,
-    decorate: Decorate,
+    publisher: Publisher,
     mut shutdown: watch::Receiver<Shutdown>,
 ) {
     let source = Source::Mcp(upstream.spec.name.clone());
@@ -81,8 +76,7 @@ pub async fn supervise(
     loop {
         upstream.set_status(Status::Starting);
         let started = Instant::now();
-        let mut session =
-            Session { upstream: &upstream, catalog: &catalog, decorate: &decorate, was_ready: false };
+        let mut session = Session { upstream: &upstream, publisher: &publisher, was_ready: false };
         let end = session.run(&mut shutdown).await;
         let was_ready = session.was_ready;
         let why = match end {
@@ -91,7 +85,7 @@ pub async fn supervise(
                 let why = upstream.masked(&why);
                 tracing::error!(server = %upstream.spec.name, "{why}");
                 upstream.set_status(Status::Failed(why.clone()));
-                catalog.report_health(&source, Some(why));
+                publisher.catalog.report_health(&source, Some(why));
                 upstream.settle();
                 return;
             }
@@ -117,7 +111,7 @@ pub async fn supervise(
             () = asked_to_stop(&mut shutdown) => return,
         }
         if pause >= grace && pause > Duration::ZERO {
-            catalog.report_health(&source, Some(why));
+            publisher.catalog.report_health(&source, Some(why));
             tokio::select! {
                 () = sleep(pause - pause.min(grace)) => {}
                 () = asked_to_stop(&mut shutdown) => return,
@@ -133,8 +127,7 @@ async fn asked_to_stop(shutdown: &mut watch::Receiver<Shutdown>) {
 
 struct Session<'a> {
     upstream: &'a Arc<Upstream>,
-    catalog: &'a Arc<Catalog>,
-    decorate: &'a Decorate,
+    publisher: &'a Publisher,
     was_ready: bool,
 }
 
@@ -218,14 +211,14 @@ impl Session<'_> {
             Err(_) => return too_slow(),
         }
         match tokio::time::timeout_at(deadline, list(link)).await {
-            Ok(Ok(tools)) => self.publish(&tools),
+            Ok(Ok(tools)) => self.publisher.publish(self.upstream, tools),
             Ok(Err(why)) => return End::Failed(why),
             Err(_) => return too_slow(),
         }
         self.upstream.note(|report| report.ready_after = Some(started.elapsed()));
         self.was_ready = true;
         self.upstream.set_status(Status::Ready(Arc::clone(link)));
-        self.catalog.report_health(&Source::Mcp(self.upstream.spec.name.clone()), None);
+        self.publisher.catalog.report_health(&Source::Mcp(self.upstream.spec.name.clone()), None);
         self.upstream.settle();
         loop {
             match inbox.recv().await {
@@ -236,7 +229,7 @@ impl Session<'_> {
             sleep(SETTLE).await;
             while inbox.try_recv().is_ok() {}
             match timeout(limit, list(link)).await {
-                Ok(Ok(tools)) => self.publish(&tools),
+                Ok(Ok(tools)) => self.publisher.publish(self.upstream, tools),
                 Ok(Err(why)) => {
                     tracing::warn!(server = %self.upstream.spec.name, %why, "its list could not be read again");
                 }
@@ -245,17 +238,6 @@ impl Session<'_> {
                 }
             }
         }
-    }
-
-    fn publish(&self, raw: &[RawJson]) {
-        let translated = (self.decorate)(translate(self.upstream, raw));
-        for complaint in &translated.complaints {
-            tracing::warn!(server = %self.upstream.spec.name, "{complaint}");
-        }
-        tracing::info!(server = %self.upstream.spec.name, tools = translated.tools.len(), "tools are known");
-        self.upstream.note(|report| report.complaints = translated.complaints);
-        let source = Source::Mcp(self.upstream.spec.name.clone());
-        self.catalog.publish(source, translated.tools.into());
     }
 }
 

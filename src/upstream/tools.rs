@@ -105,6 +105,9 @@ fn draft(
     buffer: &mut Vec<u8>,
     complaints: &mut Vec<String>,
 ) -> Draft {
+    // Keys of a schema are the repair's to rename, so it sees them before anything is cleaned.
+    let as_sent = RawObject::parse(raw.as_bytes()).unwrap_or_default().get("inputSchema").map(|raw| raw.get());
+    let mut schema = exposed_schema(original, as_sent, complaints);
     let mut raw = Cow::Borrowed(raw);
     if !is_clean_raw(raw.as_str())
         && let Ok(mut value) = raw.to_value()
@@ -117,7 +120,6 @@ fn draft(
     let annotations = object.get("annotations").and_then(|a| RawObject::parse(a.get().as_bytes()).ok());
     let mut metadata = hints(spec, annotations.as_ref());
     let title = object.text("title").filter(|title| !title.trim().is_empty());
-    let mut schema = exposed_schema(original, object.get("inputSchema").map(|raw| raw.get()), complaints);
     metadata.unlistable = schema.unlistable.take();
     if metadata.unlistable.is_none() && object.get("inputSchema").is_none() {
         complaints.push(format!("tool `{original}` has no input schema: any arguments are passed on"));
@@ -195,9 +197,9 @@ fn draft(
         member("_meta", &meta.finish());
     }
     buffer.push(b'}');
-    let own_schema = schema.text.is_some().then(|| {
-        let own = object.get("inputSchema").map_or("{}", |raw| raw.get());
-        RawJson::trusted(if own == "null" { "{}".to_owned() } else { own.to_owned() })
+    let own_schema = (schema.text.is_some() || matches!(raw, Cow::Owned(_))).then(|| {
+        let own = as_sent.filter(|own| *own != "null").unwrap_or("{}");
+        RawJson::trusted(own.to_owned())
     });
     Draft {
         name: name.into(),
@@ -243,8 +245,10 @@ fn exposed_schema(tool: &str, raw: Option<&str>, complaints: &mut Vec<String>) -
             if raw != "null" {
                 complaints.push(format!("tool `{tool}`: its schema was repaired for strict clients"));
             }
+            let mut shown = repaired.schema;
+            clean_value(&mut shown);
             Exposed {
-                text: Some(repaired.schema.to_string()),
+                text: Some(shown.to_string()),
                 sentence: repaired.sentence,
                 renames: repaired.renames,
                 unlistable: None,

@@ -95,6 +95,10 @@ pub fn prepare(view: &View, name: &str, arguments: RawJson) -> Result<Prepared, 
         | Visibility::Collapsed
         | Visibility::Deferred => {}
     }
+    // Judged above, so that no spelling is a way around a rule; run only under a spelling that people use.
+    if !is_plain_spelling(name) {
+        return Err(not_found(view, name));
+    }
     if let Some(cause) = tool.unhealthy() {
         return Err(ToolError::Transport { tool: canonical(), cause, executed: Executed::No });
     }
@@ -105,6 +109,18 @@ pub fn prepare(view: &View, name: &str, arguments: RawJson) -> Result<Prepared, 
         Judgement::Allow | Judgement::Deny(_) => None,
     };
     checked(tool, arguments, view, confirmation, place.exposure != Exposure::Full)
+}
+
+/// Letters, digits and single separators: what models write when they misremember a name.
+fn is_plain_spelling(name: &str) -> bool {
+    let is_separator = |c: char| matches!(c, '_' | '-' | '.' | ':' | '/' | ' ');
+    let mut before = '.';
+    name.trim().chars().all(|c| {
+        // Two underscores are how many hosts join a server and a tool.
+        let fits = c.is_ascii_alphanumeric() || (is_separator(c) && (!is_separator(before) || (c, before) == ('_', '_')));
+        before = c;
+        fits
+    })
 }
 
 fn checked(

@@ -167,7 +167,8 @@ fn configuration(global: &Global) -> Result<Loaded> {
         loaded.config.tools.session_mode.clone_from(mode);
     }
     // What spans tables is judged where it is put together; a server must not start with half of it.
-    Gateway::new(&loaded, Arc::new(LazyState::at(Some(":memory:".into())))).context("the configuration cannot be used")?;
+    Gateway::new(&loaded, Arc::new(LazyState::at(Some(":memory:".into()))))
+        .context("the configuration cannot be used")?;
     Ok(loaded)
 }
 

@@ -25,9 +25,9 @@ use crate::tools::scoped::service::ScopedToolService;
 use crate::tools::scoped::view::{MetaTools, Settings};
 use crate::tools::service::{Source, ToolDefinition};
 use crate::tools::{schema_lookup, tool_search};
-use crate::upstream::server::{Spec, Status, Upstream};
 use crate::upstream::cache::CatalogCache;
 use crate::upstream::publisher::{Decorate, Publisher};
+use crate::upstream::server::{Spec, Status, Upstream};
 use crate::upstream::supervisor::{Shutdown, supervise};
 use crate::upstream::tools::Translated;
 
@@ -79,6 +79,9 @@ impl Gateway {
             catalog.publish(source, tools.collect());
         };
         publish(Source::Builtin, builtins::tools::all(&config.builtins)?);
+        for (name, command) in &config.commands {
+            commands::check(name, command).map_err(|why| anyhow::anyhow!("`[commands.{name}]`: {why}"))?;
+        }
         let usable = config.commands.iter().filter(|(name, _)| !loaded.disabled_commands.contains_key(*name));
         publish(Source::Command, usable.map(|(name, command)| commands::tool::tool(name, command)).collect());
         publish(Source::Skill, skills::tools(&config.skills.paths));
@@ -137,6 +140,11 @@ impl Gateway {
             cache: Arc::clone(&self.cache),
         };
         tasks.spawn(async move { publisher.publish_cached(usable).await });
+    }
+
+    /// Lets each server go as soon as none of its calls is open.
+    pub fn wind_down(&self) {
+        self.shutdown.send_replace(Shutdown::WhenIdle);
     }
 
     /// Ends all servers and waits until none is left.

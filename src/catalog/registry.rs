@@ -191,8 +191,22 @@ fn shortened(message: &str) -> String {
     }
 }
 
+/// A `oneOf` at the root judges like `anyOf`: it is hidden from models, because clients refuse it there, and authors
+/// write it where they mean "at least one". The upstream has the last word.
+fn relaxed(mut schema: Value) -> Value {
+    let Value::Object(root) = &mut schema else { return schema };
+    if let Some(branches) = root.remove("oneOf") {
+        let any = serde_json::json!({ "anyOf": branches });
+        match root.get_mut("allOf") {
+            Some(Value::Array(all)) => all.push(any),
+            _ => drop(root.insert("allOf".to_owned(), Value::Array(vec![any]))),
+        }
+    }
+    schema
+}
+
 fn compile(definition: &ToolDefinition) -> Option<Validator> {
-    let schema = definition.input_schema.to_value().ok()?;
+    let schema = relaxed(definition.input_schema.to_value().ok()?);
     match jsonschema::options().build(&schema) {
         Ok(validator) => Some(validator),
         Err(error) => {
@@ -408,6 +422,18 @@ mod tests {
         let result = tool.execute(input, &Grants::default(), &turn).await.unwrap();
         assert_eq!(result, ToolResult::Completed(ToolOutput::text(r#"{"n":12345678901234567890123}"#)));
         assert_eq!(runs.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_one_of_at_the_root_is_met_by_several_branches() {
+        let schema = json!({"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]});
+        let schema = RawJson::from_value(&schema);
+        let definition = ToolDefinition::new("t", "d", schema, Source::Builtin, ToolMetadata::default());
+        let handler = TextHandler(|_: &str| ToolResult::from_result(Ok(String::new())));
+        let tool = RegisteredTool::new(definition, Arc::new(handler));
+        assert!(tool.validate(&json!({"a": 1, "b": 2})).is_ok());
+        assert!(tool.validate(&json!({"b": 2})).is_ok());
+        assert!(tool.validate(&json!({"c": 2})).is_err());
     }
 
     #[test]

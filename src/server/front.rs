@@ -35,8 +35,10 @@ use crate::upstream::supervisor::Shutdown;
 pub const LINE_CAP: usize = 32 << 20;
 /// Calls of one client that may be open at once. Beyond it they are refused, not queued: the reader never blocks.
 const MOST_IN_FLIGHT: usize = 10_000;
-/// How long calls that were accepted may still take once the client has closed its end.
-const FAREWELL: Duration = Duration::from_millis(250);
+/// How long calls that were accepted may still take once the client has closed its end; piped use depends on it.
+const FAREWELL: Duration = Duration::from_millis(1500);
+/// How long after the end of input calls may still begin at their servers.
+const LAST_ORDERS: Duration = Duration::from_millis(50);
 /// How long the last answers may take to leave, for a client that has stopped reading.
 const FLUSH: Duration = Duration::from_millis(500);
 /// How often a client that asked for progress hears that its call still runs.
@@ -120,15 +122,13 @@ impl Front {
         let mut calls = JoinSet::new();
         let mut lines = LineReader::new(input, LINE_CAP);
         let mut signals = std::pin::pin!(termination());
-        let mut is_first = true;
         let end = loop {
             tokio::select! {
                 line = lines.next() => match line {
                     Ok(Some(mut line)) => {
                         // All that one read brought is handled before anything else runs, in order of arrival.
                         loop {
-                            front.take(line, is_first, &mut calls);
-                            is_first = false;
+                            front.take(line, &mut calls);
                             match lines.buffered() {
                                 Some(next) => line = next,
                                 None => break,
@@ -162,21 +162,30 @@ impl Front {
         {
             encode::result(&self.outbox, &id, &RawJson::EMPTY_OBJECT, true);
         }
-        if end == Shutdown::Gently {
+        if end == Shutdown::Gently && !calls.is_empty() {
             let all = async { while calls.join_next().await.is_some() {} };
-            let _ = timeout(FAREWELL, all).await;
+            let wind_down = async {
+                sleep(LAST_ORDERS).await;
+                self.gateway.wind_down();
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                _ = timeout(FAREWELL, all) => {}
+                () = wind_down => {}
+            }
         }
         calls.shutdown().await;
     }
 
-    fn take(self: &Arc<Self>, line: Line, is_first: bool, calls: &mut JoinSet<()>) {
+    fn take(self: &Arc<Self>, line: Line, calls: &mut JoinSet<()>) {
         let text = match line {
             Line::Text(text) => text,
             Line::TooLong(prefix) => return encode::rejection(&self.outbox, &oversized(&prefix, LINE_CAP)),
         };
+        // A byte order mark has no meaning here, and some editors and shells put one before the first line.
         let text = match text.strip_prefix(b"\xef\xbb\xbf") {
-            Some(rest) if is_first => text.slice_ref(rest),
-            _ => text,
+            Some(rest) => text.slice_ref(rest),
+            None => text,
         };
         match sort(&text) {
             Incoming::Nothing => {}

@@ -143,7 +143,8 @@ pub fn sort(line: &Bytes) -> Incoming {
 
 fn is_string_or_integer(id: &RawJson) -> bool {
     let text = id.as_bytes();
-    text[0] == b'"' || (matches!(text[0], b'-' | b'0'..=b'9') && !text.iter().any(|b| matches!(b, b'.' | b'e' | b'E')))
+    text[0] == b'"'
+        || (matches!(text[0], b'-' | b'0'..=b'9') && !text.iter().any(|b| matches!(b, b'.' | b'e' | b'E')))
 }
 
 /// The answer to a line that was too long to be kept.

@@ -49,6 +49,9 @@ struct Pending {
     progress: Option<Arc<dyn ProgressSink>>,
 }
 
+/// How often a connection that is to end is looked at while calls are still open; it is not on any call's way.
+const IDLE_POLL: std::time::Duration = std::time::Duration::from_millis(10);
+
 /// A connection. It is shared by all calls; the supervisor feeds it lines and closes it.
 pub struct Link {
     server: Arc<str>,
@@ -150,6 +153,13 @@ impl Link {
         };
         match (message.method, message.id) {
             (Some(method), id) => self.take_method(&string(method)?, id, message.params),
+            // A log object may have an id too; only what calls itself a message is taken for a reply without content.
+            (None, Some(_))
+                if message.result.is_none() && message.error.is_none() && message.jsonrpc.is_none() =>
+            {
+                tracing::debug!(server = %self.server, "skipped a line on stdout that is no message");
+                None
+            }
             (None, Some(id)) => {
                 let reply = match (message.result, message.error) {
                     (Some(result), _) => Reply::Result(RawJson::slice(&line, result)),
@@ -255,6 +265,13 @@ impl Link {
         state.pending.clear();
         drop(state);
         self.outbox.close();
+    }
+
+    /// Waits until no request waits for its reply.
+    pub async fn idle(&self) {
+        while !self.lock().pending.is_empty() {
+            tokio::time::sleep(IDLE_POLL).await;
+        }
     }
 
     /// The first reason given for the end.

@@ -12,8 +12,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::link::{Era, Event, Link, Reply};
-use super::server::{Status, Upstream};
 use super::publisher::Publisher;
+use super::server::{Status, Upstream};
 use crate::lines::{Line, LineReader, Outbox};
 use crate::process::{GroupedChild, base_environment, spawn_grouped};
 use crate::tools::json::{RawJson, RawObject};
@@ -49,6 +49,8 @@ const KEPT_STDERR_LINES: usize = 8;
 pub enum Shutdown {
     /// Not at all.
     No,
+    /// As soon as none of its calls is open.
+    WhenIdle,
     /// By the end of their input, then by signals.
     Gently,
     /// By a signal at once: whoever ends us will not wait.
@@ -122,7 +124,13 @@ pub async fn supervise(
 
 async fn asked_to_stop(shutdown: &mut watch::Receiver<Shutdown>) {
     // A sender that is gone means that the gateway is gone.
-    let _ = shutdown.wait_for(|wanted| *wanted != Shutdown::No).await;
+    let _ = shutdown.wait_for(|wanted| *wanted >= Shutdown::Gently).await;
+}
+
+/// The gateway is about to end and this server has nothing left to do for it.
+async fn idle_at_the_end(link: &Link, mut shutdown: watch::Receiver<Shutdown>) {
+    let _ = shutdown.wait_for(|wanted| *wanted == Shutdown::WhenIdle).await;
+    link.idle().await;
 }
 
 struct Session<'a> {
@@ -167,6 +175,7 @@ impl Session<'_> {
             read_all.send_replace(true);
         });
 
+        let mut stop = shutdown.clone();
         let end = tokio::select! {
             end = self.speak(&link, inbox) => end,
             _ = child.exited() => {
@@ -178,7 +187,8 @@ impl Session<'_> {
                 let _ = timeout(LAST_WORDS, child.exited()).await;
                 End::Failed("it closed its output".to_owned())
             }
-            () = asked_to_stop(shutdown) => End::Wanted,
+            () = asked_to_stop(&mut stop) => End::Wanted,
+            () = idle_at_the_end(&link, shutdown.clone()) => End::Wanted,
         };
         let reason = match &end {
             End::Wanted => "the gateway is shutting down".to_owned(),

@@ -106,7 +106,8 @@ fn draft(
     complaints: &mut Vec<String>,
 ) -> Draft {
     // Keys of a schema are the repair's to rename, so it sees them before anything is cleaned.
-    let as_sent = RawObject::parse(raw.as_bytes()).unwrap_or_default().get("inputSchema").map(|raw| raw.get());
+    let as_sent =
+        RawObject::parse(raw.as_bytes()).unwrap_or_default().get("inputSchema").map(|raw| raw.get());
     let mut schema = exposed_schema(original, as_sent, complaints);
     let mut raw = Cow::Borrowed(raw);
     if !is_clean_raw(raw.as_str())

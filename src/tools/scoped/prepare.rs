@@ -117,7 +117,8 @@ fn is_plain_spelling(name: &str) -> bool {
     let mut before = '.';
     name.trim().chars().all(|c| {
         // Two underscores are how many hosts join a server and a tool.
-        let fits = c.is_ascii_alphanumeric() || (is_separator(c) && (!is_separator(before) || (c, before) == ('_', '_')));
+        let fits = c.is_ascii_alphanumeric()
+            || (is_separator(c) && (!is_separator(before) || (c, before) == ('_', '_')));
         before = c;
         fits
     })

@@ -26,7 +26,9 @@ use crate::tools::scoped::view::{MetaTools, Settings};
 use crate::tools::service::{Source, ToolDefinition};
 use crate::tools::{schema_lookup, tool_search};
 use crate::upstream::cache::CatalogCache;
+use crate::upstream::client::{ClientSide, ClientSlot};
 use crate::upstream::publisher::{Decorate, Publisher};
+use crate::upstream::link::Era;
 use crate::upstream::server::{Spec, Status, Upstream};
 use crate::upstream::supervisor::{Shutdown, supervise};
 use crate::upstream::tools::Translated;
@@ -38,6 +40,7 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(3);
 pub struct Gateway {
     catalog: Arc<Catalog>,
     upstreams: Vec<Arc<Upstream>>,
+    client: Arc<ClientSlot>,
     settings: Arc<Settings>,
     decorate: Decorate,
     cache: Arc<CatalogCache>,
@@ -88,7 +91,8 @@ impl Gateway {
         for (name, why) in loaded.disabled.iter().chain(&loaded.disabled_commands) {
             tracing::error!(%name, "disabled: {why}");
         }
-        let upstreams = upstreams(loaded);
+        let client = Arc::new(ClientSlot::default());
+        let upstreams = upstreams(loaded, &client);
         let approvals: Arc<dyn ApprovalHandler> = match config.approvals.without_client {
             WithoutClient::Ticket => Arc::new(TicketDesk::new(Arc::clone(&state))),
             WithoutClient::Deny => Arc::new(Nobody),
@@ -96,6 +100,7 @@ impl Gateway {
         Ok(Arc::new(Gateway {
             catalog,
             upstreams,
+            client,
             settings: Arc::new(settings(config)?),
             decorate,
             cache: Arc::new(CatalogCache::new(state)),
@@ -167,6 +172,22 @@ impl Gateway {
             schema: schema_lookup::tool(scope),
             call: tool_search::call_tool(),
         })
+    }
+
+    /// Sets whom upstream servers may ask. What it can do is told to servers that start afterwards.
+    pub fn introduce(&self, client: Arc<dyn ClientSide>) {
+        self.client.set(client);
+    }
+
+    /// Tells every running server of the session era something that the client said.
+    pub fn tell_servers(&self, method: &str) {
+        for upstream in &self.upstreams {
+            if let Status::Ready(link) = upstream.status()
+                && link.era() == Era::Session
+            {
+                link.notify(method, b"{}");
+            }
+        }
     }
 
     /// All tools.
@@ -347,7 +368,7 @@ fn mode(config: &Config) -> Result<ModeConfig> {
 
 /// A server for each entry that can be used. One that cannot is there too, failed from the start, so that calls and
 /// `doctor` say why.
-fn upstreams(loaded: &Loaded) -> Vec<Arc<Upstream>> {
+fn upstreams(loaded: &Loaded, client: &Arc<ClientSlot>) -> Vec<Arc<Upstream>> {
     let config = &loaded.config;
     let secrets: Arc<[String]> = loaded.secrets.clone().into();
     let all_servers: Arc<[String]> = config.mcp_servers.keys().cloned().collect::<Vec<_>>().into();
@@ -368,7 +389,7 @@ fn upstreams(loaded: &Loaded) -> Vec<Arc<Upstream>> {
             disabled_tools: server.disabled_tools.clone(),
             all_servers: Arc::clone(&all_servers),
         };
-        let upstream = Upstream::new(spec, Arc::clone(&secrets));
+        let upstream = Upstream::new(spec, Arc::clone(&secrets), Arc::clone(client));
         let unusable = match loaded.disabled.get(name) {
             Some(why) => Some(why.clone()),
             None if server.url.is_some() => Some(

@@ -1,6 +1,7 @@
 //! Upstream MCP servers: their wire, their processes, their tools.
 
 pub mod cache;
+pub mod client;
 pub mod link;
 pub mod publisher;
 pub mod server;

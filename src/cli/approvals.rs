@@ -59,7 +59,7 @@ fn list(state: &State, all: bool, as_json: bool) {
             .map(|t| {
                 json!({
                     "ticket": t.id, "tool": t.tool, "command": t.command, "reason": t.reason,
-                    "status": format!("{:?}", t.status), "created_ms": t.created_ms,
+                    "status": t.status.to_string(), "created_ms": t.created_ms,
                 })
             })
             .collect();
@@ -72,7 +72,7 @@ fn list(state: &State, all: bool, as_json: bool) {
     }
     let mut table = table(&["TICKET", "STATUS", "TOOL", "CALL", "WHY"]);
     for ticket in &tickets {
-        let status = format!("{:?}", ticket.status).to_lowercase();
+        let status = ticket.status.to_string();
         table.add_row([&ticket.id, &status, &ticket.tool, &ticket.command, &ticket.reason]);
     }
     println!("{table}");

@@ -21,7 +21,11 @@ impl TicketDesk {
 
     fn answer(&self, request: &ApprovalRequest) -> Result<ApprovalResponse, NoAnswer> {
         let waiting = |id: String| {
-            let how = format!("a person allows it in a terminal with `toolcrib approvals allow {id}`");
+            let how = match self.state.get().is_shared() {
+                true => format!("a person allows it in a terminal with `toolcrib approvals allow {id}`"),
+                // Without a state file no other process sees the ticket.
+                false => "no state is kept, so only a rule in tools.toml can allow it".to_owned(),
+            };
             Err(NoAnswer::Ticket { id, how })
         };
         let state = self.state.get();

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::front::Front;
 use crate::tools::approval::{ApprovalHandler, ApprovalRequest, ApprovalResponse, NoAnswer};
+use crate::tools::json::RawJson;
 
 /// Asks by `elicitation/create` where the client declared it, else by whatever comes next on the ladder.
 pub struct Elicitation {
@@ -33,7 +34,7 @@ impl ApprovalHandler for Elicitation {
             if !front.client_can_be_asked() {
                 return self.otherwise.request(request).await;
             }
-            match front.ask("elicitation/create", &form(request, front.names_form_mode()), self.limit).await {
+            match front.ask("elicitation/create", &RawJson::from_value(&form(request, front.names_form_mode())), self.limit).await {
                 Some(Ok(answer)) => Ok(read(&answer.to_value().unwrap_or_default(), request)),
                 // The client said that it can ask and then could not: nobody has agreed to anything.
                 Some(Err(error)) => {
@@ -106,7 +107,6 @@ fn read(answer: &Value, request: &ApprovalRequest) -> ApprovalResponse {
 mod tests {
     use super::*;
     use crate::tools::approval::Fingerprint;
-    use crate::tools::json::RawJson;
     use crate::tools::service::{Source, ToolDefinition, ToolMetadata};
 
     fn request(may_be_remembered: bool) -> ApprovalRequest {

@@ -139,11 +139,12 @@ pub fn notification(outbox: &Outbox, method: &str, params: &[u8]) {
 }
 
 /// Sends a request of ours; `params` is a whole JSON object.
-pub fn request(outbox: &Outbox, id: &str, method: &str, params: &Value) {
-    outbox.write(|out| {
-        let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
-        out.extend_from_slice(message.to_string().as_bytes());
-    });
+pub fn request(outbox: &Outbox, id: &str, method: &str, params: &RawJson) {
+    let mut message = ObjectWriter::with_capacity(params.len() + 96);
+    message.string("jsonrpc", "2.0").string("id", id).string("method", method);
+    message.raw("params", params.as_bytes());
+    let message = message.finish();
+    outbox.write(|out| out.extend_from_slice(&message));
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -29,6 +30,7 @@ use crate::tools::error::ToolError;
 use crate::tools::json::{ObjectWriter, RawJson, RawObject};
 use crate::tools::scoped::service::ScopedToolService;
 use crate::tools::service::{ProgressSink, ToolOutput, Turn};
+use crate::upstream::client::{ASKABLE, ClientSide};
 use crate::upstream::supervisor::Shutdown;
 
 /// Longest line taken from a client; beyond it the client gets an error, and the line is not kept.
@@ -43,6 +45,8 @@ const LAST_ORDERS: Duration = Duration::from_millis(50);
 const FLUSH: Duration = Duration::from_millis(500);
 /// How often a client that asked for progress hears that its call still runs.
 const HEARTBEAT: Duration = Duration::from_secs(5);
+/// Longest wait for the client's answer to a server's question; people may have to think.
+const QUESTION_LIMIT: Duration = Duration::from_secs(600);
 /// Changes of the catalog within this time are announced once.
 const COALESCE: Duration = Duration::from_millis(40);
 
@@ -53,6 +57,8 @@ struct Client {
     session: Option<&'static str>,
     name: Option<Arc<str>>,
     can_elicit: bool,
+    /// What it declared that servers may use, each as the client wrote it.
+    askable: Vec<(&'static str, RawJson)>,
     has_listed: bool,
 }
 
@@ -273,7 +279,15 @@ impl Front {
             client.session = Some(negotiated(Some(&wanted)));
             client.name = Some(client_name(info).into());
             client.can_elicit = declares_forms(capabilities.get("elicitation"));
+            client.askable = ASKABLE
+                .iter()
+                .filter_map(|(_, capability)| {
+                    let declared = capabilities.get(capability)?.get();
+                    declared.starts_with('{').then(|| (*capability, RawJson::trusted(declared.to_owned())))
+                })
+                .collect();
             drop(client);
+            self.gateway.introduce(Arc::new(Relay(Arc::downgrade(self))));
             self.gateway.start();
         }
         // The SDK's end is gone only when this connection ends.
@@ -288,6 +302,7 @@ impl Front {
                     let _ = self.lifecycle.send(message);
                 }
             }
+            "notifications/roots/list_changed" => self.gateway.tell_servers(method),
             "notifications/cancelled" => {
                 let object = params.and_then(|p| RawObject::parse(p.as_bytes()).ok()).unwrap_or_default();
                 let Some(id) = object.get("requestId") else { return };
@@ -440,6 +455,7 @@ impl Front {
             protocol_version: sender.version.into(),
             arrival: self.arrivals.fetch_add(1, Ordering::Relaxed),
             meta,
+            is_approved: false,
             progress: progress.map(|progress| progress as Arc<dyn ProgressSink>),
             approvals: if sender.is_modern {
                 self.gateway.approvals_without_client()
@@ -535,7 +551,7 @@ impl Front {
     pub async fn ask(
         &self,
         method: &str,
-        params: &Value,
+        params: &RawJson,
         limit: Duration,
     ) -> Option<Result<RawJson, RawJson>> {
         let id = format!("toolcrib-{}", self.next_question.fetch_add(1, Ordering::Relaxed));
@@ -572,6 +588,38 @@ impl Front {
 
     fn client(&self) -> std::sync::MutexGuard<'_, Client> {
         self.client.lock().expect("no code panics while it holds the client's facts")
+    }
+}
+
+/// The way of a server's question to this client.
+struct Relay(Weak<Front>);
+
+impl ClientSide for Relay {
+    fn capabilities(&self) -> RawJson {
+        let mut all = ObjectWriter::default();
+        if let Some(front) = self.0.upgrade() {
+            for (capability, declared) in &front.client().askable {
+                all.raw(capability, declared.as_bytes());
+            }
+        }
+        all.json()
+    }
+
+    fn has(&self, capability: &str) -> bool {
+        self.0.upgrade().is_some_and(|front| front.client().askable.iter().any(|(name, _)| *name == capability))
+    }
+
+    fn ask<'a>(&'a self, method: &'a str, params: &'a RawJson) -> BoxFuture<'a, Result<RawJson, RawJson>> {
+        Box::pin(async move {
+            let failed = |message: &str| {
+                Err(RawJson::from_value(&json!({ "code": -32603, "message": message })))
+            };
+            let Some(front) = self.0.upgrade() else { return failed("the client is gone") };
+            match front.ask(method, params, QUESTION_LIMIT).await {
+                Some(answer) => answer,
+                None => failed("the client did not answer"),
+            }
+        })
     }
 }
 

@@ -298,6 +298,8 @@ pub struct Turn {
     pub progress: Option<Arc<dyn ProgressSink>>,
     /// Whether tools that a search found may join this client's list.
     pub promotes: bool,
+    /// A person, or an exact rule, has said yes to this very call.
+    pub is_approved: bool,
     /// Who asks a person.
     pub approvals: Arc<dyn ApprovalHandler>,
 }
@@ -314,6 +316,7 @@ impl Turn {
             meta: None,
             progress: None,
             promotes: true,
+            is_approved: false,
             approvals: Arc::new(super::approval::Nobody),
         }
     }

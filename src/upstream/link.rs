@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
+use super::client::ASKABLE;
 use super::wire::{Envelope, id_of_broken, own_id, string};
 use crate::lines::Outbox;
 use crate::tools::json::{RawJson, RawObject, write_string};
@@ -33,6 +34,15 @@ pub struct Lost(pub String);
 pub enum Event {
     /// Its tools changed.
     ToolsChanged,
+    /// It asks the client something; the answer goes back under this id.
+    Asked {
+        /// The id of the server's request.
+        id: RawJson,
+        /// The method.
+        method: String,
+        /// The params, `{}` if there are none.
+        params: RawJson,
+    },
 }
 
 /// The two eras of the protocol.
@@ -228,14 +238,16 @@ impl Link {
 
     fn take_method(&self, method: &str, id: Option<&RawValue>, params: Option<&RawValue>) -> Option<Event> {
         if let Some(id) = id {
-            self.outbox.write(|out| {
-                out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
-                out.extend_from_slice(id.get().as_bytes());
-                out.extend_from_slice(match method {
-                    "ping" => br#","result":{}}"#.as_slice(),
-                    _ => br#","error":{"code":-32601,"message":"not supported by this client"}}"#,
-                });
-            });
+            let id = RawJson::trusted(id.get().to_owned());
+            if method == "ping" {
+                self.respond(&id, Ok(&RawJson::EMPTY_OBJECT));
+                return None;
+            }
+            if ASKABLE.iter().any(|(askable, _)| *askable == method) {
+                let params = params.map_or(RawJson::EMPTY_OBJECT, |raw| RawJson::trusted(raw.get().to_owned()));
+                return Some(Event::Asked { id, method: method.to_owned(), params });
+            }
+            self.refuse(&id);
             return None;
         }
         match method {
@@ -256,6 +268,27 @@ impl Link {
             _ => tracing::debug!(server = %self.server, %method, "ignored a notification"),
         }
         None
+    }
+
+    /// Answers a request of the server.
+    pub fn respond(&self, id: &RawJson, answer: Result<&RawJson, &RawJson>) {
+        self.outbox.write(|out| {
+            out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+            out.extend_from_slice(id.as_bytes());
+            let (key, value) = match answer {
+                Ok(result) => (br#","result":"#.as_slice(), result),
+                Err(error) => (br#","error":"#.as_slice(), error),
+            };
+            out.extend_from_slice(key);
+            out.extend_from_slice(value.as_bytes());
+            out.push(b'}');
+        });
+    }
+
+    /// Says that a request of the server is not supported.
+    pub fn refuse(&self, id: &RawJson) {
+        let error = br#"{"code":-32601,"message":"not supported by this client"}"#;
+        self.respond(id, Err(&RawJson::trusted(&error[..])));
     }
 
     /// Ends the connection: every waiting request fails now.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 
+use super::client::ClientSlot;
 use super::link::{Era, Link, Lost, Reply};
 use crate::tools::error::{Executed, ToolError};
 use crate::tools::json::{ObjectWriter, RawJson, RawObject, write_string};
@@ -70,6 +71,8 @@ pub struct Upstream {
     pub spec: Spec,
     /// Values that must not appear in logs, the longest first.
     pub secrets: Arc<[String]>,
+    /// Whom its questions go to.
+    pub client: Arc<ClientSlot>,
     status: watch::Sender<Status>,
     /// True once its tools are known or its first start has failed.
     settled: watch::Sender<bool>,
@@ -87,10 +90,11 @@ pub struct Report {
 
 impl Upstream {
     /// A server that has not been started.
-    pub fn new(spec: Spec, secrets: Arc<[String]>) -> Arc<Upstream> {
+    pub fn new(spec: Spec, secrets: Arc<[String]>, client: Arc<ClientSlot>) -> Arc<Upstream> {
         Arc::new(Upstream {
             spec,
             secrets,
+            client,
             status: watch::Sender::new(Status::Starting),
             settled: watch::Sender::new(false),
             report: Mutex::default(),

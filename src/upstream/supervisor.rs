@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::client::ASKABLE;
 use super::link::{Era, Event, Link, Reply};
 use super::publisher::Publisher;
 use super::server::{Status, Upstream};
@@ -215,7 +216,7 @@ impl Session<'_> {
         let started = Instant::now();
         let deadline = started + limit;
         let too_slow = || End::Failed(format!("it did not start within {:.1} s", limit.as_secs_f64()));
-        match tokio::time::timeout_at(deadline, handshake(link)).await {
+        match tokio::time::timeout_at(deadline, handshake(link, self.upstream)).await {
             Ok(Ok(())) => {}
             Ok(Err(why)) => return End::Failed(why),
             Err(_) => return too_slow(),
@@ -230,14 +231,32 @@ impl Session<'_> {
         self.upstream.set_status(Status::Ready(Arc::clone(link)));
         self.publisher.catalog.report_health(&Source::Mcp(self.upstream.spec.name.clone()), None);
         self.upstream.settle();
+        // Questions run beside the rest; they end with the connection.
+        let mut questions = JoinSet::new();
         loop {
-            match inbox.recv().await {
-                Some(Event::ToolsChanged) => {}
+            let mut event = match inbox.recv().await {
+                Some(event) => event,
                 // The reader ended; whoever watches it decides what that means.
-                None => std::future::pending::<()>().await,
+                None => std::future::pending().await,
+            };
+            let mut tools_changed = false;
+            loop {
+                match event {
+                    Event::ToolsChanged if !tools_changed => {
+                        tools_changed = true;
+                        sleep(SETTLE).await;
+                    }
+                    Event::ToolsChanged => {}
+                    Event::Asked { id, method, params } => self.pass_on(link, &mut questions, id, method, params),
+                }
+                event = match inbox.try_recv() {
+                    Ok(next) => next,
+                    Err(_) => break,
+                };
             }
-            sleep(SETTLE).await;
-            while inbox.try_recv().is_ok() {}
+            if !tools_changed {
+                continue;
+            }
             match timeout(limit, list(link)).await {
                 Ok(Ok(tools)) => self.publisher.publish(self.upstream, tools),
                 Ok(Err(why)) => {
@@ -246,6 +265,24 @@ impl Session<'_> {
                 Err(_) => {
                     tracing::warn!(server = %self.upstream.spec.name, "its list could not be read again in time")
                 }
+            }
+        }
+    }
+
+    /// Passes a question on to the client, if it can be asked such a thing.
+    fn pass_on(&self, link: &Arc<Link>, questions: &mut JoinSet<()>, id: RawJson, method: String, params: RawJson) {
+        let capability = ASKABLE.iter().find(|(askable, _)| *askable == method).map(|(_, capability)| *capability);
+        let client = self.upstream.client.get();
+        match client.filter(|client| capability.is_some_and(|capability| client.has(capability))) {
+            None => link.refuse(&id),
+            Some(client) => {
+                let link = Arc::clone(link);
+                questions.spawn(async move {
+                    match client.ask(&method, &params).await {
+                        Ok(answer) => link.respond(&id, Ok(&answer)),
+                        Err(error) => link.respond(&id, Err(&error)),
+                    }
+                });
             }
         }
     }
@@ -262,14 +299,19 @@ fn start(upstream: &Upstream) -> std::io::Result<GroupedChild> {
     spawn_grouped(command)
 }
 
+/// Params of `initialize` with what the client behind us can do.
+fn hello(upstream: &Upstream) -> String {
+    let capabilities = upstream.client.get().map_or(RawJson::EMPTY_OBJECT, |client| client.capabilities());
+    format!(
+        r#""protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{{"name":"toolcrib","version":"{}"}}"#,
+        capabilities.as_str(),
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
 /// `initialize`; a server that refuses it is asked in the manner of the self-contained era.
-async fn handshake(link: &Link) -> Result<(), String> {
-    let hello = concat!(
-        r#""protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"toolcrib","version":""#,
-        env!("CARGO_PKG_VERSION"),
-        r#""}"#
-    );
-    let refusal = match link.request("initialize", hello.as_bytes(), b"", None).await {
+async fn handshake(link: &Link, upstream: &Upstream) -> Result<(), String> {
+    let refusal = match link.request("initialize", hello(upstream).as_bytes(), b"", None).await {
         Ok(Reply::Result(_)) => {
             link.notify("notifications/initialized", b"{}");
             return Ok(());
@@ -340,9 +382,11 @@ async fn read(link: &Link, stdout: ChildStdout, events: &mpsc::Sender<Event>) {
                 None
             }
         };
-        if let Some(event) = event {
-            // A full inbox already holds the same news.
-            let _ = events.try_send(event);
+        match event.map(|event| events.try_send(event)) {
+            // Nobody can take the question: the server must not wait for ever.
+            Some(Err(mpsc::error::TrySendError::Full(Event::Asked { id, .. }))) => link.refuse(&id),
+            // A full inbox already holds the news that the tools changed.
+            Some(Err(_) | Ok(())) | None => {}
         }
     }
 }

@@ -171,6 +171,11 @@ impl Policy {
         }
     }
 
+    /// Whether an exact rule allows this very tool, which answers whatever it would ask.
+    pub fn allows_exactly(&self, tool: &ToolDefinition) -> bool {
+        matches!(self.deciding_rule(tool), Some((pattern, Action::Allow)) if pattern.kind == PatternKind::Exact)
+    }
+
     /// The rule that decides: exact before glob before everything; within one kind the strictest.
     fn deciding_rule(&self, tool: &ToolDefinition) -> Option<(&Pattern, Action)> {
         self.rules

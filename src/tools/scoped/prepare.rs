@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::disclosure::Exposure;
 use super::policy::Judgement;
-use super::view::{Reason, Settings, View, Visibility};
+use super::view::{Place, Reason, Settings, View, Visibility};
 use crate::catalog::names::suggestions;
 use crate::catalog::registry::{Grants, RegisteredTool};
 use crate::tools::error::{Denial, Executed, ToolError};
@@ -20,6 +20,7 @@ pub struct Prepared {
     input: Input,
     settings: Arc<Settings>,
     confirmation: Option<Confirmation>,
+    is_exactly_allowed: bool,
     limit: Duration,
 }
 
@@ -48,6 +49,11 @@ impl Prepared {
         &self.settings.grants
     }
 
+    /// Whether an exact rule of the operator allows this very tool, which answers whatever it would ask.
+    pub fn is_exactly_allowed(&self) -> bool {
+        self.is_exactly_allowed
+    }
+
     /// The question to a person, if there is one.
     pub fn confirmation(&self) -> Option<&Confirmation> {
         self.confirmation.as_ref()
@@ -72,7 +78,7 @@ pub fn prepare(view: &View, name: &str, arguments: RawJson) -> Result<Prepared, 
             }
             return prepare(view, &inner, arguments);
         }
-        return checked(Arc::clone(meta), arguments, view, None, false);
+        return checked(Arc::clone(meta), arguments, view, None, &Place::default());
     }
     let found = view.snapshot.position(name).or_else(|| view.snapshot.position_of_variant(name));
     let Some(position) = found else { return Err(not_found(view, name)) };
@@ -108,7 +114,7 @@ pub fn prepare(view: &View, name: &str, arguments: RawJson) -> Result<Prepared, 
         }
         Judgement::Allow | Judgement::Deny(_) => None,
     };
-    checked(tool, arguments, view, confirmation, place.exposure != Exposure::Full)
+    checked(tool, arguments, view, confirmation, place)
 }
 
 /// Letters, digits and single separators: what models write when they misremember a name.
@@ -129,7 +135,7 @@ fn checked(
     arguments: RawJson,
     view: &View,
     confirmation: Option<Confirmation>,
-    show_schema: bool,
+    place: &Place,
 ) -> Result<Prepared, ToolError> {
     let input = Input::new(arguments).map_err(|error| ToolError::Validation {
         tool: tool.definition().name.to_string(),
@@ -140,14 +146,21 @@ fn checked(
     let input = tool.own_spelling(input);
     tool.validate(&input.value).map_err(|error| match error {
         // A model that was not shown the schema can only repair its call if it is shown now.
-        ToolError::Validation { tool: name, path, message, .. } if show_schema => {
+        ToolError::Validation { tool: name, path, message, .. } if place.exposure != Exposure::Full => {
             let schema = Some(tool.definition().input_schema.clone());
             ToolError::Validation { tool: name, path, message, schema }
         }
         error => error,
     })?;
     let limit = limit(&view.settings, tool.definition()).unwrap_or_else(|| tool.default_limit());
-    Ok(Prepared { tool, input, settings: Arc::clone(&view.settings), confirmation, limit })
+    Ok(Prepared {
+        tool,
+        input,
+        settings: Arc::clone(&view.settings),
+        confirmation,
+        is_exactly_allowed: place.is_exactly_allowed,
+        limit,
+    })
 }
 
 /// The operator's limit; of several patterns the longest, which is the most specific, counts.

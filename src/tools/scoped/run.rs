@@ -42,12 +42,14 @@ pub async fn run(prepared: &Prepared, turn: &Turn, memory: &SessionMemory) -> Re
     if let Some(confirmation) = prepared.confirmation() {
         confirm(prepared, confirmation, turn, memory).await?;
     }
-    match attempt(prepared, turn).await? {
+    let approved = || Turn { is_approved: true, ..turn.clone() };
+    let said_yes = (prepared.confirmation().is_some() || prepared.is_exactly_allowed()).then(approved);
+    match attempt(prepared, said_yes.as_ref().unwrap_or(turn)).await? {
         ToolResult::Completed(output) => Ok(output),
         ToolResult::ToolError(cause) => Err(execution(prepared, cause)),
         ToolResult::NeedsApproval(request) => {
-            ask(&request, prepared, true, turn, memory).await?;
-            match attempt(prepared, turn).await? {
+            ask(&request, prepared, request.may_be_remembered, turn, memory).await?;
+            match attempt(prepared, &approved()).await? {
                 ToolResult::Completed(output) => Ok(output),
                 ToolResult::ToolError(cause) => Err(execution(prepared, cause)),
                 ToolResult::NeedsApproval(_) => {

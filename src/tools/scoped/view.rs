@@ -66,6 +66,20 @@ pub struct Place {
     pub exposure: Exposure,
     /// What policy says about running it.
     pub judgement: Judgement,
+    /// Whether an exact rule allows it.
+    pub is_exactly_allowed: bool,
+}
+
+impl Default for Place {
+    /// The place of the gateway's own tools: shown, allowed, nothing asked.
+    fn default() -> Self {
+        Place {
+            visibility: Visibility::Full,
+            exposure: Exposure::Full,
+            judgement: Judgement::Allow,
+            is_exactly_allowed: false,
+        }
+    }
 }
 
 /// The tools of the gateway itself, where they exist.
@@ -304,5 +318,6 @@ fn place(tool: &ToolDefinition, snapshot: &Snapshot, settings: &Settings) -> Pla
     } else {
         Visibility::Full
     };
-    Place { visibility, exposure: Exposure::Full, judgement }
+    let is_exactly_allowed = settings.policy.allows_exactly(tool);
+    Place { visibility, exposure: Exposure::Full, judgement, is_exactly_allowed }
 }

@@ -27,8 +27,8 @@ use crate::tools::service::{Source, ToolDefinition};
 use crate::tools::{schema_lookup, tool_search};
 use crate::upstream::cache::CatalogCache;
 use crate::upstream::client::{ClientSide, ClientSlot};
-use crate::upstream::publisher::{Decorate, Publisher};
 use crate::upstream::link::Era;
+use crate::upstream::publisher::{Decorate, Publisher};
 use crate::upstream::server::{Spec, Status, Upstream};
 use crate::upstream::supervisor::{Shutdown, supervise};
 use crate::upstream::tools::Translated;
@@ -285,8 +285,11 @@ impl Gateway {
     }
 }
 
+/// Tools that a pattern means, and what they require.
+type Requirements = [(Pattern, Vec<String>)];
+
 /// `[tools.permissions]`: what tools require beyond what their sources declare.
-fn requirements(config: &Config) -> Result<Arc<[(Pattern, Vec<String>)]>> {
+fn requirements(config: &Config) -> Result<Arc<Requirements>> {
     let parsed = config.tools.permissions.iter().map(|(text, permissions)| {
         let pattern = Pattern::parse(text).map_err(anyhow::Error::msg).context("in `[tools.permissions]`")?;
         Ok((pattern, permissions.clone()))
@@ -294,10 +297,7 @@ fn requirements(config: &Config) -> Result<Arc<[(Pattern, Vec<String>)]>> {
     parsed.collect::<Result<Vec<_>>>().map(Into::into)
 }
 
-fn with_requirements(
-    tool: &RegisteredTool,
-    requirements: &[(Pattern, Vec<String>)],
-) -> Option<RegisteredTool> {
+fn with_requirements(tool: &RegisteredTool, requirements: &Requirements) -> Option<RegisteredTool> {
     let definition = tool.definition();
     let mut added: Vec<String> = Vec::new();
     for (_, permissions) in requirements.iter().filter(|(pattern, _)| pattern.matches(definition)) {

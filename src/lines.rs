@@ -41,36 +41,31 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
 
     /// The next line that has arrived already, without waiting.
     pub fn buffered(&mut self) -> Option<Line> {
-        loop {
-            let Some(offset) = memchr::memchr(b'\n', &self.buffer[self.searched..]) else {
-                self.searched = self.buffer.len();
-                if self.skipped.is_some() {
-                    self.buffer.clear();
-                    self.searched = 0;
-                } else if self.buffer.len() > self.cap {
-                    self.skipped = Some(Bytes::copy_from_slice(&self.buffer[..PREFIX]));
-                    self.buffer = BytesMut::new();
-                    self.searched = 0;
-                }
-                if !self.at_end {
-                    return None;
-                }
-                return self.last();
-            };
-            let mut line = self.buffer.split_to(self.searched + offset);
-            self.buffer.advance(1);
-            self.searched = 0;
-            if let Some(prefix) = self.skipped.take() {
-                return Some(Line::TooLong(prefix));
+        let Some(offset) = memchr::memchr(b'\n', &self.buffer[self.searched..]) else {
+            self.searched = self.buffer.len();
+            if self.skipped.is_some() {
+                self.buffer.clear();
+                self.searched = 0;
+            } else if self.buffer.len() > self.cap {
+                self.skipped = Some(Bytes::copy_from_slice(&self.buffer[..PREFIX]));
+                self.buffer = BytesMut::new();
+                self.searched = 0;
             }
-            if line.len() > self.cap {
-                return Some(Line::TooLong(line.split_to(PREFIX).freeze()));
-            }
-            if line.last() == Some(&b'\r') {
-                line.truncate(line.len() - 1);
-            }
-            return Some(Line::Text(line.freeze()));
+            return if self.at_end { self.last() } else { None };
+        };
+        let mut line = self.buffer.split_to(self.searched + offset);
+        self.buffer.advance(1);
+        self.searched = 0;
+        if let Some(prefix) = self.skipped.take() {
+            return Some(Line::TooLong(prefix));
         }
+        if line.len() > self.cap {
+            return Some(Line::TooLong(line.split_to(PREFIX).freeze()));
+        }
+        if line.last() == Some(&b'\r') {
+            line.truncate(line.len() - 1);
+        }
+        Some(Line::Text(line.freeze()))
     }
 
     /// What stands after the last line break.

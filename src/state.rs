@@ -33,10 +33,12 @@ pub struct LazyState {
 impl LazyState {
     /// The store at a path, or where the user's state lies; `:memory:` means none.
     pub fn at(path: Option<PathBuf>) -> LazyState {
-        let path = path.or_else(|| default_path(|name| {
-            let home = || std::env::home_dir().map(PathBuf::into_os_string);
-            std::env::var_os(name).or_else(|| if name == "HOME" { home() } else { None })
-        }));
+        let path = path.or_else(|| {
+            default_path(|name| {
+                let home = || std::env::home_dir().map(PathBuf::into_os_string);
+                std::env::var_os(name).or_else(|| if name == "HOME" { home() } else { None })
+            })
+        });
         LazyState { path: path.unwrap_or_else(|| IN_MEMORY.into()), state: OnceLock::new() }
     }
 

@@ -42,9 +42,9 @@ pub fn all(config: &Builtins) -> Result<Vec<RegisteredTool>> {
     // Refusals name the roots: what lies below the working directory is named without where that is.
     let shown: Vec<PathBuf> = config.roots.iter().map(|root| below(Path::new(root), &base)).collect();
     let env = BuiltinEnv { roots: Roots::new(&shown, &base, std::env::home_dir()), ..BuiltinEnv::default() };
-    let usable = BUILTIN_TOOL_DEFINITIONS.iter().filter(|definition| {
-        !(definition.needs.contains(&"builtins.roots") && env.roots.is_empty())
-    });
+    let usable = BUILTIN_TOOL_DEFINITIONS
+        .iter()
+        .filter(|definition| !(definition.needs.contains(&"builtins.roots") && env.roots.is_empty()));
     let tools = usable.map(|definition| (definition.kind, entry(definition)));
     let wanted = tools.filter(|(_, definition)| {
         enabled.as_ref().is_none_or(|patterns| patterns.iter().any(|pattern| pattern.matches(definition)))

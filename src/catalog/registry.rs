@@ -380,7 +380,8 @@ mod tests {
 
     #[tokio::test]
     async fn a19_a20_a21_a22_a23_a24_grants_are_flat_strings_and_gate_the_run() {
-        let rows: [(&[&str], &[&str], Option<&[&str]>); 8] = [
+        type Row = (&'static [&'static str], &'static [&'static str], Option<&'static [&'static str]>);
+        let rows: [Row; 8] = [
             (&["a", "b"], &["a"], Some(&["b"])),
             (&["a", "b"], &[], Some(&["a", "b"])),
             (&["b", "a"], &[], Some(&["b", "a"])),

@@ -1,6 +1,6 @@
 //! Merges the tools of all sources into immutable snapshots, with conflicts resolved the same way in any order.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::watch;
@@ -124,7 +124,7 @@ impl Default for Catalog {
 }
 
 impl Catalog {
-    /// Replaces the tools of one source. Publishing what is there already changes nothing.
+    /// Replaces the tools of one source.
     pub fn publish(&self, source: Source, tools: SourceTools) {
         let merged = {
             let mut sources = self.sources.lock().expect("no code panics while it holds the sources");
@@ -182,24 +182,21 @@ impl Catalog {
 
 /// Sources come in order of rank and name; the first to want a name keeps it.
 fn merge<'a>(sources: impl Iterator<Item = (&'a Source, &'a SourceTools)>) -> Table {
-    let mut taken: HashMap<String, ()> = RESERVED.iter().map(|name| ((*name).to_owned(), ())).collect();
+    let mut taken: HashSet<String> = RESERVED.iter().map(|name| (*name).to_owned()).collect();
     let mut tools: Vec<Arc<RegisteredTool>> = Vec::new();
     for (source, published) in sources {
         // By name, so that the order in which a source lists its tools decides nothing.
         let mut losers = Vec::new();
         for tool in published.iter() {
-            let wanted = tool.definition().name.to_lowercase();
-            if taken.contains_key(&wanted) {
-                losers.push(tool);
-            } else {
-                taken.insert(wanted, ());
-                tools.push(Arc::clone(tool));
+            match taken.insert(tool.definition().name.to_lowercase()) {
+                true => tools.push(Arc::clone(tool)),
+                false => losers.push(tool),
             }
         }
         losers.sort_by(|a, b| a.definition().name.cmp(&b.definition().name));
         for tool in losers {
             let name = loser_name(&tool.definition().name, source, &taken);
-            taken.insert(name.to_lowercase(), ());
+            taken.insert(name.to_lowercase());
             tools.push(Arc::new(tool.renamed(&name)));
         }
     }
@@ -210,9 +207,9 @@ fn merge<'a>(sources: impl Iterator<Item = (&'a Source, &'a SourceTools)>) -> Ta
 }
 
 /// `name_SOURCE`, or a hashed form where that is too long or taken as well.
-fn loser_name(name: &str, source: &Source, taken: &HashMap<String, ()>) -> String {
+fn loser_name(name: &str, source: &Source, taken: &HashSet<String>) -> String {
     let plain = format!("{name}_{}", source.kind());
-    if plain.len() <= NAME_LIMIT && !taken.contains_key(&plain.to_lowercase()) {
+    if plain.len() <= NAME_LIMIT && !taken.contains(&plain.to_lowercase()) {
         return plain;
     }
     let hash = short_hash(&format!("{}\0{name}", source.label()));

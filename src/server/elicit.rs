@@ -34,7 +34,14 @@ impl ApprovalHandler for Elicitation {
             if !front.client_can_be_asked() {
                 return self.otherwise.request(request).await;
             }
-            match front.ask("elicitation/create", &RawJson::from_value(&form(request, front.names_form_mode())), self.limit).await {
+            match front
+                .ask(
+                    "elicitation/create",
+                    &RawJson::from_value(&form(request, front.names_form_mode())),
+                    self.limit,
+                )
+                .await
+            {
                 Some(Ok(answer)) => Ok(read(&answer.to_value().unwrap_or_default(), request)),
                 // The client said that it can ask and then could not: nobody has agreed to anything.
                 Some(Err(error)) => {

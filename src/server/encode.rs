@@ -70,7 +70,7 @@ pub fn tools(outbox: &Outbox, id: &RawJson, tools: &Bytes, is_modern: bool) {
 pub fn rejection(outbox: &Outbox, rejection: &Rejection) {
     let mut error = json!({ "code": rejection.code, "message": rejection.message });
     if let Some(data) = &rejection.data {
-        error["data"] = data.clone();
+        error["data"] = Value::clone(data);
     }
     error_object(outbox, &rejection.id, &RawJson::from_value(&error));
 }
@@ -93,7 +93,7 @@ pub fn outcome(outbox: &Outbox, id: &RawJson, outcome: Result<ToolOutput, ToolEr
                 id: id.clone(),
                 code: -32602,
                 message: error.to_string(),
-                data: Some(error.facts()),
+                data: Some(Box::new(error.facts())),
             },
         ),
         Err(error) => result(outbox, id, &error_result(&error), is_modern),

@@ -465,7 +465,8 @@ impl Front {
         }
     }
 
-    /// Runs a request on its own, findable by its id until it is answered.
+    /// Runs a request on its own, findable by its id until it is answered. There is one thread: the work begins
+    /// after it can be found.
     fn track(&self, id: &RawJson, calls: &mut JoinSet<()>, work: impl Future<Output = ()> + Send + 'static) {
         let handle = calls.spawn(work);
         self.in_flight.lock().expect("no code panics while it holds the open calls").insert(key(id), handle);
@@ -606,14 +607,15 @@ impl ClientSide for Relay {
     }
 
     fn has(&self, capability: &str) -> bool {
-        self.0.upgrade().is_some_and(|front| front.client().askable.iter().any(|(name, _)| *name == capability))
+        self.0
+            .upgrade()
+            .is_some_and(|front| front.client().askable.iter().any(|(name, _)| *name == capability))
     }
 
     fn ask<'a>(&'a self, method: &'a str, params: &'a RawJson) -> BoxFuture<'a, Result<RawJson, RawJson>> {
         Box::pin(async move {
-            let failed = |message: &str| {
-                Err(RawJson::from_value(&json!({ "code": -32603, "message": message })))
-            };
+            let failed =
+                |message: &str| Err(RawJson::from_value(&json!({ "code": -32603, "message": message })));
             let Some(front) = self.0.upgrade() else { return failed("the client is gone") };
             match front.ask(method, params, QUESTION_LIMIT).await {
                 Some(answer) => answer,

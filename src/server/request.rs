@@ -59,7 +59,7 @@ pub struct Rejection {
     /// For the developer of the client.
     pub message: String,
     /// More facts, if there are any.
-    pub data: Option<Value>,
+    pub data: Option<Box<Value>>,
 }
 
 impl Rejection {
@@ -192,7 +192,7 @@ pub fn modern_sender(id: &RawJson, meta: Option<&RawValue>) -> Result<Option<Sen
             id: id.clone(),
             code: -32022,
             message: format!("unsupported protocol version `{version}`"),
-            data: Some(json!({ "supported": supported_versions(), "requested": version })),
+            data: Some(Box::new(json!({ "supported": supported_versions(), "requested": version }))),
         });
     }
     if !meta.get(CAPABILITIES_KEY).is_some_and(|raw| raw.get().starts_with('{')) {

@@ -244,7 +244,8 @@ impl Link {
                 return None;
             }
             if ASKABLE.iter().any(|(askable, _)| *askable == method) {
-                let params = params.map_or(RawJson::EMPTY_OBJECT, |raw| RawJson::trusted(raw.get().to_owned()));
+                let params =
+                    params.map_or(RawJson::EMPTY_OBJECT, |raw| RawJson::trusted(raw.get().to_owned()));
                 return Some(Event::Asked { id, method: method.to_owned(), params });
             }
             self.refuse(&id);

@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{ChildStderr, ChildStdout, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::client::ASKABLE;
 use super::link::{Era, Event, Link, Reply};
@@ -76,6 +76,7 @@ pub async fn supervise(
 ) {
     let source = Source::Mcp(upstream.spec.name.clone());
     let mut failures: u32 = 0;
+    let mut last_ready: Option<Instant> = None;
     loop {
         upstream.set_status(Status::Starting);
         let started = Instant::now();
@@ -105,18 +106,24 @@ pub async fn supervise(
             1 if was_ready => Duration::ZERO,
             n => (FIRST_PAUSE * 2_u32.pow((n - 1).min(10))).min(LONGEST_PAUSE),
         };
-        if pause > Duration::ZERO {
-            upstream.set_status(Status::Down(why.clone()));
+        if was_ready {
+            last_ready = Some(Instant::now());
         }
-        let grace = if was_ready { GRACE } else { Duration::ZERO };
+        if pause == Duration::ZERO {
+            continue;
+        }
+        upstream.set_status(Status::Down(why.clone()));
+        let again = Instant::now() + pause;
+        // What was never up has nothing to flicker.
+        let leaves = last_ready.map_or_else(Instant::now, |ready| ready + GRACE);
         tokio::select! {
-            () = sleep(pause.min(grace)) => {}
+            () = sleep_until(leaves.min(again)) => {}
             () = asked_to_stop(&mut shutdown) => return,
         }
-        if pause >= grace && pause > Duration::ZERO {
+        if leaves <= again {
             publisher.catalog.report_health(&source, Some(why));
             tokio::select! {
-                () = sleep(pause - pause.min(grace)) => {}
+                () = sleep_until(again) => {}
                 () = asked_to_stop(&mut shutdown) => return,
             }
         }
@@ -247,7 +254,9 @@ impl Session<'_> {
                         sleep(SETTLE).await;
                     }
                     Event::ToolsChanged => {}
-                    Event::Asked { id, method, params } => self.pass_on(link, &mut questions, id, method, params),
+                    Event::Asked { id, method, params } => {
+                        self.pass_on(link, &mut questions, id, method, params)
+                    }
                 }
                 event = match inbox.try_recv() {
                     Ok(next) => next,
@@ -270,8 +279,16 @@ impl Session<'_> {
     }
 
     /// Passes a question on to the client, if it can be asked such a thing.
-    fn pass_on(&self, link: &Arc<Link>, questions: &mut JoinSet<()>, id: RawJson, method: String, params: RawJson) {
-        let capability = ASKABLE.iter().find(|(askable, _)| *askable == method).map(|(_, capability)| *capability);
+    fn pass_on(
+        &self,
+        link: &Arc<Link>,
+        questions: &mut JoinSet<()>,
+        id: RawJson,
+        method: String,
+        params: RawJson,
+    ) {
+        let capability =
+            ASKABLE.iter().find(|(askable, _)| *askable == method).map(|(_, capability)| *capability);
         let client = self.upstream.client.get();
         match client.filter(|client| capability.is_some_and(|capability| client.has(capability))) {
             None => link.refuse(&id),
@@ -382,11 +399,10 @@ async fn read(link: &Link, stdout: ChildStdout, events: &mpsc::Sender<Event>) {
                 None
             }
         };
-        match event.map(|event| events.try_send(event)) {
-            // Nobody can take the question: the server must not wait for ever.
-            Some(Err(mpsc::error::TrySendError::Full(Event::Asked { id, .. }))) => link.refuse(&id),
-            // A full inbox already holds the news that the tools changed.
-            Some(Err(_) | Ok(())) | None => {}
+        let refused = event.and_then(|event| events.try_send(event).err());
+        // Nobody can take the question: the server must not wait for ever. News of tools is in a full inbox already.
+        if let Some(mpsc::error::TrySendError::Full(Event::Asked { id, .. })) = refused {
+            link.refuse(&id);
         }
     }
 }

@@ -91,8 +91,16 @@ impl World {
         fs::write(path, text).expect("a file can be written");
     }
 
-    /// The binary with this world's surroundings and nothing of ours.
+    /// The binary with this world's configuration and state.
     pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.bare_command();
+        command.arg("--config").arg(self.path("tools.toml")).arg("--state").arg(self.path("state.db"));
+        command.args(args);
+        command
+    }
+
+    /// The binary with this world's surroundings and nothing of ours.
+    pub fn bare_command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_toolcrib"));
         command.env_clear();
         for name in ["PATH", "LANG", "TMPDIR", "SYSTEMROOT", "PYENV_ROOT", "PYENV_VERSION"] {
@@ -104,8 +112,6 @@ impl World {
         command.env("HOME", &home).env("XDG_CONFIG_HOME", home.join("config"));
         command.env("XDG_STATE_HOME", home.join("state")).env("XDG_CACHE_HOME", home.join("cache"));
         command.current_dir(self.folder.path());
-        command.arg("--config").arg(self.path("tools.toml")).arg("--state").arg(self.path("state.db"));
-        command.args(args);
         command
     }
 

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::gateway::Gateway;
 use crate::server::front::Front;
@@ -13,7 +13,7 @@ use crate::server::pipes;
 /// Serves until the client leaves or a signal comes; no child is left afterwards.
 ///
 /// # Errors
-/// None at present: whatever goes wrong with one client is that client's business.
+/// A panic of the connection itself; whatever else goes wrong is the client's business.
 pub async fn run(gateway: Arc<Gateway>) -> Result<ExitCode> {
     if std::io::stdin().is_terminal() {
         eprintln!(
@@ -23,7 +23,9 @@ pub async fn run(gateway: Arc<Gateway>) -> Result<ExitCode> {
         );
     }
     let (input, output) = pipes::standard();
-    let how = Front::serve(Arc::clone(&gateway), input, output).await;
+    // A task of its own: waking the future that the runtime itself blocks on costs a system call each time.
+    let how = tokio::spawn(Front::serve(Arc::clone(&gateway), input, output)).await;
+    let how = how.context("the connection ended by a panic")?;
     gateway.stop(how).await;
     Ok(ExitCode::SUCCESS)
 }

@@ -30,11 +30,19 @@ use crate::upstream::client::{ClientSide, ClientSlot};
 use crate::upstream::link::Era;
 use crate::upstream::publisher::{Decorate, Publisher};
 use crate::upstream::server::{Spec, Status, Upstream};
-use crate::upstream::supervisor::{Shutdown, supervise};
+use crate::upstream::supervisor::{DEPTH_VARIABLE, Shutdown, supervise};
 use crate::upstream::tools::Translated;
 
 /// Longest wait for all servers to leave; each has shorter limits of its own.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(3);
+
+/// Gateways may stand behind gateways; deeper than this a configuration starts itself.
+const DEEPEST: u32 = 4;
+
+/// How many gateways stand before this one.
+fn depth() -> u32 {
+    std::env::var(DEPTH_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
 
 /// The whole gateway, shared by its connections.
 pub struct Gateway {
@@ -123,6 +131,14 @@ impl Gateway {
         }
         *self.started.lock().expect("no code panics while it holds the start time") = Some(Instant::now());
         let mut tasks = self.tasks.lock().expect("no code panics while it holds the tasks");
+        if depth() >= DEEPEST {
+            tracing::error!("this gateway was started by itself {DEEPEST} times over: its servers are not started");
+            for upstream in &self.upstreams {
+                upstream.set_status(Status::Failed("a gateway that starts itself was stopped here".to_owned()));
+                upstream.settle();
+            }
+            return;
+        }
         let usable: Vec<Arc<Upstream>> =
             self.upstreams.iter().filter(|upstream| !upstream.is_settled()).cloned().collect();
         if usable.is_empty() {
@@ -242,6 +258,28 @@ impl Gateway {
         for upstream in &self.upstreams {
             upstream.until_settled().await;
         }
+    }
+
+    /// Waits until every server is ready or has failed; what was kept from an earlier start does not count.
+    pub async fn until_answered(&self) {
+        for upstream in &self.upstreams {
+            upstream.until_answered().await;
+        }
+    }
+
+    /// Why the server that a tool of this name belongs to cannot be reached, if that is so.
+    pub fn failed_owner(&self, tool: &str) -> Option<String> {
+        let folded = crate::catalog::names::fold(tool);
+        self.upstreams.iter().find_map(|upstream| {
+            let server = crate::catalog::names::fold(&upstream.spec.name);
+            let rest = folded.strip_prefix(&server)?;
+            match upstream.status() {
+                Status::Down(why) | Status::Failed(why) if rest.starts_with('_') => {
+                    Some(format!("server `{}`: {why}", upstream.spec.name))
+                }
+                _ => None,
+            }
+        })
     }
 
     fn list_deadline(&self) -> Option<Instant> {

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::inspect::table;
 use crate::state::State;
+use crate::state::tickets::TicketStatus;
 
 /// What to do with tickets.
 #[derive(Subcommand)]
@@ -76,5 +77,7 @@ fn list(state: &State, all: bool, as_json: bool) {
         table.add_row([&ticket.id, &status, &ticket.tool, &ticket.command, &ticket.reason]);
     }
     println!("{table}");
-    println!("allow one with: toolcrib approvals allow TICKET");
+    if tickets.iter().any(|ticket| ticket.status == TicketStatus::Pending) {
+        println!("allow one with: toolcrib approvals allow TICKET");
+    }
 }

@@ -114,8 +114,8 @@ pub async fn run() -> Result<ExitCode> {
         println!();
     }
     client.cancel().await.context("the server did not close")?;
-    let exit = child.wait().await;
-    println!("The client closed its end; the server and what it started are gone ({exit:?}).");
+    let exit = child.wait().await.context("the server's end was not seen")?;
+    println!("The client closed its end; the server and what it started are gone ({exit}).");
     println!(
         "Put it into your client: {}",
         json!({

@@ -20,7 +20,7 @@ use crate::upstream::supervisor::Shutdown;
 /// None at present.
 pub async fn run(gateway: Arc<Gateway>, loaded: &Loaded, as_json: bool) -> Result<ExitCode> {
     gateway.start();
-    gateway.until_settled().await;
+    gateway.until_answered().await;
     let snapshot = gateway.catalog().snapshot();
     let mut rows = Vec::new();
     let mut complaints = Vec::new();

@@ -22,7 +22,7 @@ use crate::upstream::supervisor::Shutdown;
 /// Starts everything and waits until every server has answered or failed.
 async fn ready(gateway: &Arc<Gateway>) -> Arc<ScopedToolService> {
     gateway.start();
-    gateway.until_settled().await;
+    gateway.until_answered().await;
     for upstream in gateway.upstreams() {
         if let Status::Failed(why) | Status::Down(why) = upstream.status() {
             eprintln!("server `{}`: {why}", upstream.spec.name);
@@ -108,12 +108,12 @@ pub async fn describe(gateway: Arc<Gateway>, tool: &str, as_json: bool) -> Resul
             let place = view.place(position);
             if as_json {
                 let mut facts = serde_json::to_value(definition)?;
-                facts["visibility"] = json!(format!("{:?}", place.visibility));
-                facts["judgement"] = json!(format!("{:?}", place.judgement));
+                facts["visibility"] = json!(place.visibility.to_string());
+                facts["judgement"] = json!(place.judgement.to_string());
                 println!("{facts:#}");
             } else {
                 println!("{}  ({} / {})", definition.name, definition.source, definition.original);
-                println!("shown: {:?}   policy: {:?}", place.visibility, place.judgement);
+                println!("shown: {}   policy: {}", place.visibility, place.judgement);
                 let hints = hints(definition);
                 if !hints.is_empty() {
                     println!("hints: {hints}");

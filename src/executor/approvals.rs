@@ -21,14 +21,14 @@ impl TicketDesk {
 
     fn answer(&self, request: &ApprovalRequest) -> Result<ApprovalResponse, NoAnswer> {
         let waiting = |id: String| {
-            let how = match self.state.get().is_shared() {
-                true => format!("a person allows it in a terminal with `toolcrib approvals allow {id}`"),
-                // Without a state file no other process sees the ticket.
-                false => "no state is kept, so only a rule in tools.toml can allow it".to_owned(),
-            };
+            let how = format!("a person allows it in a terminal with `toolcrib approvals allow {id}`");
             Err(NoAnswer::Ticket { id, how })
         };
         let state = self.state.get();
+        // Without a file no other process sees a ticket, and nobody could ever answer it.
+        if !state.is_shared() {
+            return Err(NoAnswer::Unavailable);
+        }
         match state.redeem(request.fingerprint.as_str()) {
             Redemption::Allowed => Ok(ApprovalResponse::ApproveOnce),
             Redemption::Denied => Ok(ApprovalResponse::Deny),
@@ -39,7 +39,7 @@ impl TicketDesk {
                     tool: request.tool_name.clone(),
                     reason: request.reason.clone(),
                     command: request.command.clone(),
-                    client: String::new(),
+                    client: request.client.to_string(),
                 });
                 match filed {
                     Ok(ticket) if ticket.status == TicketStatus::Denied => Ok(ApprovalResponse::Deny),

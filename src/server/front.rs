@@ -26,7 +26,7 @@ use super::request::{
 use crate::gateway::Gateway;
 use crate::lines::{Line, LineReader, Outbox};
 use crate::tools::approval::ApprovalHandler;
-use crate::tools::error::ToolError;
+use crate::tools::error::{Executed, ToolError};
 use crate::tools::json::{ObjectWriter, RawJson, RawObject};
 use crate::tools::scoped::service::ScopedToolService;
 use crate::tools::service::{ProgressSink, ToolOutput, Turn};
@@ -429,6 +429,13 @@ impl Front {
             // The tool may belong to a server that is still on its way up.
             Err(ToolError::NotFound { .. }) if self.gateway.until_owner_settled(name).await => {
                 self.scope.prepare(name, arguments)
+            }
+            prepared => prepared,
+        };
+        let prepared = match prepared {
+            // The server it would belong to is down: that is what the model has to know.
+            Err(ToolError::NotFound { tool, .. }) if let Some(cause) = self.gateway.failed_owner(name) => {
+                Err(ToolError::Transport { tool, cause, executed: Executed::No })
             }
             prepared => prepared,
         }?;

@@ -25,6 +25,9 @@ pub struct ApprovalRequest {
     pub may_be_remembered: bool,
     /// What an answer is bound to.
     pub fingerprint: Fingerprint,
+    /// Whose call it is, as the client calls itself.
+    #[serde(default)]
+    pub client: String,
 }
 
 /// What an approval is bound to: the tool, its definition, and the arguments.
@@ -85,7 +88,14 @@ impl ApprovalRequest {
             tool_name: tool_name.to_owned(),
             may_be_remembered,
             fingerprint,
+            client: String::new(),
         }
+    }
+
+    /// The same request with the name of the client.
+    pub fn by(mut self, client: &str) -> ApprovalRequest {
+        self.client = client.to_owned();
+        self
     }
 }
 

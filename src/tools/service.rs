@@ -88,8 +88,9 @@ pub struct ToolMetadata {
     pub permissions: Vec<String>,
     /// The tool's own time limit in milliseconds.
     pub timeout_ms: Option<u64>,
-    /// Kept out of the list until it is searched for.
-    pub deferred: bool,
+    /// `Some(true)`: kept out of the list until it is searched for. `Some(false)`: a general wish to defer does not
+    /// mean it.
+    pub defer: Option<bool>,
     /// Why the exposed form cannot be listed, if it cannot; the tool is then reached by `call_tool` or by name.
     pub unlistable: Option<String>,
 }

@@ -126,6 +126,12 @@ impl Upstream {
         self.settled.send_replace(true);
     }
 
+    /// Waits until this very process has heard from it: it is ready, or its start has failed.
+    pub async fn until_answered(&self) {
+        let mut status = self.status.subscribe();
+        let _ = status.wait_for(|status| !matches!(status, Status::Starting)).await;
+    }
+
     /// Whether its tools are known or its first start has failed.
     pub fn is_settled(&self) -> bool {
         *self.settled.borrow()

@@ -45,6 +45,9 @@ const LEAVE_AFTER_SIGNAL: Duration = Duration::from_millis(500);
 /// Lines of stderr kept for a message about a server that failed.
 const KEPT_STDERR_LINES: usize = 8;
 
+/// Tells a gateway that is an upstream of another one how deep it stands.
+pub const DEPTH_VARIABLE: &str = "TOOLCRIB_DEPTH";
+
 /// How the gateway wants its servers to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shutdown {
@@ -309,6 +312,8 @@ fn start(upstream: &Upstream) -> std::io::Result<GroupedChild> {
     let spec = &upstream.spec;
     let mut command = Command::new(&spec.command);
     command.args(&spec.args).env_clear().envs(base_environment()).envs(spec.env.iter().cloned());
+    let depth = std::env::var(DEPTH_VARIABLE).ok().and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
+    command.env(DEPTH_VARIABLE, depth.saturating_add(1).to_string());
     if let Some(cwd) = &spec.cwd {
         command.current_dir(cwd);
     }

@@ -279,7 +279,7 @@ fn hints(spec: &Spec, annotations: Option<&RawObject<'_>>) -> ToolMetadata {
         destructive,
         idempotent: spec.trust_hints && says("idempotentHint"),
         permissions: spec.permissions.clone(),
-        deferred: spec.defer == Some(true),
+        defer: spec.defer,
         ..ToolMetadata::default()
     }
 }

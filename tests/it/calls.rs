@@ -44,7 +44,8 @@ async fn served(lines: Vec<String>, expected: usize) -> HashMap<String, Value> {
     let gateway = Gateway::new(&loaded, state).expect("the defaults are usable");
     // Shared by declaration, so that no claim keeps the eight apart.
     let metadata = ToolMetadata { read_only: true, parallel_safe: Some(true), ..ToolMetadata::default() };
-    let definition = ToolDefinition::new("whoami", "Tells.", RawJson::EMPTY_OBJECT, Source::Command, metadata);
+    let definition =
+        ToolDefinition::new("whoami", "Tells.", RawJson::EMPTY_OBJECT, Source::Command, metadata);
     let tool = RegisteredTool::new(definition, Arc::new(WhoAmI(Barrier::new(8))));
     gateway.catalog().publish(Source::Command, Arc::from([Arc::new(tool)]));
     let (ours, theirs) = tokio::io::duplex(1 << 16);
@@ -69,7 +70,8 @@ async fn served(lines: Vec<String>, expected: usize) -> HashMap<String, Value> {
         replies
     };
     let serve = Front::serve(Arc::clone(&gateway), Box::new(input), Box::new(output));
-    let (how, replies) = tokio::time::timeout(DEADLINE, futures::future::join(serve, client)).await.expect("no hang");
+    let (how, replies) =
+        tokio::time::timeout(DEADLINE, futures::future::join(serve, client)).await.expect("no hang");
     gateway.stop(how).await;
     replies
 }
@@ -88,7 +90,8 @@ async fn s60_eight_calls_at_once_each_carry_their_own_turn() {
             "io.modelcontextprotocol/clientInfo": { "name": format!("client-{n}"), "version": n.to_string() },
         })
     };
-    let ids: Vec<Value> = (0..8).map(|n| if n % 2 == 0 { json!(n) } else { json!(format!("id-{n}")) }).collect();
+    let ids: Vec<Value> =
+        (0..8).map(|n| if n % 2 == 0 { json!(n) } else { json!(format!("id-{n}")) }).collect();
     let lines = ids.iter().enumerate().map(|(n, id)| call_line(id, &meta(n))).collect();
     let replies = served(lines, 8).await;
     let mut sessions = Vec::new();
@@ -116,7 +119,10 @@ async fn s60_in_a_session_the_handshake_says_who_calls() {
     let replies = served(lines, 9).await;
     for n in 0..8 {
         let facts = &replies[&n.to_string()]["result"]["structuredContent"];
-        assert_eq!((&facts["id"], &facts["client"], &facts["version"]), (&json!(n), &json!("it/7"), &json!(VERSION)));
+        assert_eq!(
+            (&facts["id"], &facts["client"], &facts["version"]),
+            (&json!(n), &json!("it/7"), &json!(VERSION))
+        );
     }
 }
 
@@ -126,7 +132,9 @@ fn s61_a_cancelled_call_is_cancelled_upstream_and_never_answered() {
     let hanging = g.post_call("m_hang", json!({ "tag": "h" }));
     let world = std::rc::Rc::clone(&g.world);
     until("the call runs", || world.events("start", "hang").len() == 1);
-    g.send(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": hanging } }));
+    g.send(
+        &json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": hanging } }),
+    );
     until("the upstream hears of it", || world.events("cancel", "hang").len() == 1);
     // A call that conflicts with everything starts: the place is free.
     assert_eq!(text(&g.done("m_sleep", json!({ "ms": 1 }))), "slept 1 ms");
@@ -142,7 +150,9 @@ fn s61_a_cancelled_call_that_waits_for_a_person_withdraws_the_question() {
     let mut g = G::asking(&format!("{BARE}{M}"), "nothing");
     let waiting = g.post_call("m_danger", json!({}));
     let question = g.question();
-    g.send(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": waiting } }));
+    g.send(
+        &json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": waiting } }),
+    );
     let withdrawn = g.notice("notifications/cancelled");
     assert_eq!(withdrawn["params"]["requestId"], question["id"]);
     // A late yes runs nothing.
@@ -162,8 +172,7 @@ fn t6_tools_that_are_declared_parallel_safe_overlap() {
              [ $n -gt 1500 ] && exit 1; sleep 0.01; done; echo met']\nparallel_safe = true\n"
         )
     };
-    let config =
-        format!("{BARE}[commands.left]\n{}[commands.right]\n{}", meet("l", "r"), meet("r", "l"));
+    let config = format!("{BARE}[commands.left]\n{}[commands.right]\n{}", meet("l", "r"), meet("r", "l"));
     let mut g = G::new(&config);
     let ids = [g.post_call("left", json!({})), g.post_call("right", json!({}))];
     for id in ids {
@@ -174,11 +183,14 @@ fn t6_tools_that_are_declared_parallel_safe_overlap() {
 /// The default is cautious: what is not declared safe has the machine to itself.
 #[test]
 fn t6_tools_that_are_not_declared_parallel_safe_never_overlap() {
-    let alone = "run = [\"sh\", \"-c\", 'mkdir @dir@/busy || exit 1; sleep 0.05; rmdir @dir@/busy; echo alone']\n";
+    let alone =
+        "run = [\"sh\", \"-c\", 'mkdir @dir@/busy || exit 1; sleep 0.05; rmdir @dir@/busy; echo alone']\n";
     let config = format!("{BARE}[commands.silent]\n{alone}[commands.unsafe]\n{alone}parallel_safe = false\n");
     let mut g = G::new(&config);
-    let ids: Vec<Value> =
-        ["silent", "unsafe", "silent", "unsafe", "unsafe"].iter().map(|tool| g.post_call(tool, json!({}))).collect();
+    let ids: Vec<Value> = ["silent", "unsafe", "silent", "unsafe", "unsafe"]
+        .iter()
+        .map(|tool| g.post_call(tool, json!({})))
+        .collect();
     for id in ids {
         let reply = g.reply(&id);
         assert_eq!(text(&reply["result"]).trim(), "alone", "{reply}");
@@ -225,7 +237,10 @@ async fn t40_pipelined_calls_give_what_the_service_gives() {
             let reply = g.reply(id);
             match crate::support::err_kind(&reply) {
                 None => format!("ok {}", text(&reply["result"])),
-                Some(kind) => format!("{kind} {}", crate::support::facts(&reply)["message"].as_str().unwrap_or_default()),
+                Some(kind) => format!(
+                    "{kind} {}",
+                    crate::support::facts(&reply)["message"].as_str().unwrap_or_default()
+                ),
             }
         })
         .collect();
@@ -252,9 +267,10 @@ fn a32_each_of_fifty_pipelined_calls_is_answered_once_with_its_own_result() {
     }
     g.request("ping", json!({}));
     for id in &ids {
-        let answers = g.transcript.iter().filter(|line| {
-            serde_json::from_str::<Value>(line).is_ok_and(|message| message["id"] == *id)
-        });
+        let answers = g
+            .transcript
+            .iter()
+            .filter(|line| serde_json::from_str::<Value>(line).is_ok_and(|message| message["id"] == *id));
         assert_eq!(answers.count(), 1, "{id}");
     }
     assert_eq!(g.world.runs("echo"), 50);

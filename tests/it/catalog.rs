@@ -12,7 +12,8 @@ use crate::tidy::sources;
 fn s11_the_catalog_has_exactly_the_built_ins_of_the_table() {
     let world = World::new("[tools]\ncore = []\n");
     let listed = world.session().list();
-    let mut table: Vec<(&str, &str)> = BUILTIN_TOOL_DEFINITIONS.iter().map(|row| (row.name, row.description)).collect();
+    let mut table: Vec<(&str, &str)> =
+        BUILTIN_TOOL_DEFINITIONS.iter().map(|row| (row.name, row.description)).collect();
     table.sort_unstable();
     let in_list: Vec<(String, &str)> =
         listed.iter().map(|tool| (name_of(tool), tool["description"].as_str().expect("a text"))).collect();
@@ -26,13 +27,19 @@ fn s11_the_catalog_has_exactly_the_built_ins_of_the_table() {
 fn s11_no_description_of_a_built_in_is_written_twice() {
     // A literal that goes on after a backslash continues where its next line's text begins.
     let joined = |text: &str| {
-        text.split("\\\n").enumerate().map(|(n, part)| if n == 0 { part } else { part.trim_start() }).collect::<String>()
+        text.split("\\\n")
+            .enumerate()
+            .map(|(n, part)| if n == 0 { part } else { part.trim_start() })
+            .collect::<String>()
     };
-    let texts: Vec<(String, String)> =
-        sources().into_iter().map(|path| (path.clone(), joined(&fs::read_to_string(root().join(path)).expect("text")))).collect();
+    let texts: Vec<(String, String)> = sources()
+        .into_iter()
+        .map(|path| (path.clone(), joined(&fs::read_to_string(root().join(path)).expect("text"))))
+        .collect();
     for row in BUILTIN_TOOL_DEFINITIONS {
         let literal = row.description.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        let places: Vec<&String> = texts.iter().filter(|(_, text)| text.contains(&literal)).map(|(path, _)| path).collect();
+        let places: Vec<&String> =
+            texts.iter().filter(|(_, text)| text.contains(&literal)).map(|(path, _)| path).collect();
         assert_eq!(places, ["src/builtins/definitions.rs"], "{}", row.name);
         let here = &texts.iter().find(|(path, _)| path == places[0]).expect("it was found").1;
         assert_eq!(here.matches(&literal).count(), 1, "{}", row.name);
@@ -58,7 +65,9 @@ fn s12_every_source_says_where_its_tools_come_from() {
     );
     let world = World::new(&config);
     world.write("skills/pdf/SKILL.md", "---\nname: pdf\ndescription: Reads PDF files.\n---\n");
-    for (tool, kind) in [("file_read", "builtin"), ("hello", "command"), ("skill_pdf", "skill"), ("m_ro", "mcp")] {
+    for (tool, kind) in
+        [("file_read", "builtin"), ("hello", "command"), ("skill_pdf", "skill"), ("m_ro", "mcp")]
+    {
         let described = world.run(&["describe", tool, "--json"]);
         let facts: Value = serde_json::from_slice(&described.stdout).expect("`describe --json` prints JSON");
         assert_eq!(facts["source"]["kind"], kind, "{tool}");

@@ -23,15 +23,32 @@ const TABLE: [(Layer, &[&str]); 6] = [
     (
         Layer::Rules,
         &[
-            "schema.rs", "schema/", "catalog.rs", "catalog/", "tools/bm25.rs", "tools/scoped.rs", "tools/scoped/",
-            "state.rs", "state/", "lines.rs",
+            "schema.rs",
+            "schema/",
+            "catalog.rs",
+            "catalog/",
+            "tools/bm25.rs",
+            "tools/scoped.rs",
+            "tools/scoped/",
+            "state.rs",
+            "state/",
+            "lines.rs",
         ],
     ),
     (
         Layer::Sources,
         &[
-            "process.rs", "process/", "upstream.rs", "upstream/", "builtins.rs", "builtins/", "commands.rs",
-            "commands/", "skills.rs", "tools/tool_search.rs", "tools/schema_lookup.rs",
+            "process.rs",
+            "process/",
+            "upstream.rs",
+            "upstream/",
+            "builtins.rs",
+            "builtins/",
+            "commands.rs",
+            "commands/",
+            "skills.rs",
+            "tools/tool_search.rs",
+            "tools/schema_lookup.rs",
         ],
     ),
     (Layer::Run, &["executor.rs", "executor/"]),
@@ -54,7 +71,10 @@ pub fn code(path: &str) -> String {
     let text = fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
     let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let is_code = |line: &&str| !line.trim_start().starts_with("//");
-    text.lines().filter(is_code).map(|line| format!("{}\n", line.split(" // ").next().unwrap_or_default())).collect()
+    text.lines()
+        .filter(is_code)
+        .map(|line| format!("{}\n", line.split(" // ").next().unwrap_or_default()))
+        .collect()
 }
 
 /// The module path of a file.
@@ -122,7 +142,8 @@ pub fn uses_of(path: &str) -> BTreeSet<String> {
     let (text, module) = (code(path), module_of(path));
     let mut used = BTreeSet::new();
     for start in ["crate::", "super::", "self::"] {
-        let is_start = |at: usize| !text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':');
+        let is_start =
+            |at: usize| !text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':');
         for (at, _) in text.match_indices(start).filter(|(at, _)| is_start(*at)) {
             for found in paths(&text[at..]).0 {
                 let mut place = if start == "crate::" { Vec::new() } else { module.clone() };
@@ -158,7 +179,10 @@ fn imports_are_read_as_the_compiler_reads_them() {
         assert_eq!(found, expected, "{text}");
     };
     check("crate::a::b::C;", &["crate::a::b::C"]);
-    check("crate::a::{self, b::C, d::{E, F as G}, h};", &["crate::a::self", "crate::a::b::C", "crate::a::d::E", "crate::a::d::F", "crate::a::h"]);
+    check(
+        "crate::a::{self, b::C, d::{E, F as G}, h};",
+        &["crate::a::self", "crate::a::b::C", "crate::a::d::E", "crate::a::d::F", "crate::a::h"],
+    );
     check("crate::a::f(x)", &["crate::a::f"]);
     check("super::super::b::*;", &["super::super::b"]);
     let gateway = uses_of("src/gateway.rs");

@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 
-use crate::support::{BARE, G, M, MODERN, VERSION, World, err_kind, fake, is_alive, root, signal, text, until};
+use crate::support::{
+    BARE, G, M, MODERN, VERSION, World, err_kind, fake, is_alive, root, signal, text, until,
+};
 
 #[test]
 fn c1_every_session_revision_is_spoken() {
@@ -32,9 +34,14 @@ fn c1_a_request_that_stands_for_itself_needs_no_handshake() {
     let info = |result: &Value| result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"].clone();
     assert_eq!(info(&list), "toolcrib");
     let called = g.done("m_ro", json!({}));
-    assert_eq!((&called["resultType"], info(&called), text(&called)), (&json!("complete"), json!("toolcrib"), "done".into()));
+    assert_eq!(
+        (&called["resultType"], info(&called), text(&called)),
+        (&json!("complete"), json!("toolcrib"), "done".into())
+    );
     let discovered = g.request("server/discover", json!({}))["result"].clone();
-    assert!(discovered["supportedVersions"].as_array().is_some_and(|versions| versions.contains(&json!(MODERN))));
+    assert!(
+        discovered["supportedVersions"].as_array().is_some_and(|versions| versions.contains(&json!(MODERN)))
+    );
     assert_eq!(discovered["capabilities"]["tools"]["listChanged"], true);
 }
 
@@ -70,7 +77,7 @@ fn c2_stdout_carries_the_protocol_and_nothing_else() {
 fn c4_a_bad_configuration_ends_the_start_with_file_line_and_key() {
     let cases = [
         ("[tools]\n\ndefer_mcp_tool = true\n", ":3", "defer_mcp_tool", "defer_mcp_tools"),
-        ("[tools]\ndefer_mcp_tools = \"yes\"\n", ":2", "defer_mcp_tools", "bool"),
+        ("[tools]\ndefer_mcp_tools = \"yes\"\n", ":2", "defer_mcp_tools", "true or false"),
         ("[policy]\ntier = \"careful\"\n", ":2", "careful", "ask"),
         ("[mcp_servers.a]\nargs = []\n", ":1", "a", "command"),
         ("[tools]\nsession_mode = \"nap\"\n", ":2", "nap", "session_mode"),
@@ -87,7 +94,9 @@ fn c4_a_bad_configuration_ends_the_start_with_file_line_and_key() {
             assert!(said.contains(part), "`{part}` is missing for {config}{said}");
         }
     }
-    let missing = World::new("").bare_command().args(["list", "--config", "nowhere.toml"]).output().expect("it starts");
+    let world = World::new("");
+    let missing =
+        world.bare_command().args(["list", "--config", "nowhere.toml"]).output().expect("it starts");
     assert_eq!(missing.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("nowhere.toml"));
 }
@@ -95,8 +104,10 @@ fn c4_a_bad_configuration_ends_the_start_with_file_line_and_key() {
 #[test]
 fn c4_the_shipped_configuration_and_none_at_all_mean_the_built_ins() {
     let names = |args: &[&str]| {
-        let mut command = World::new("").bare_command();
-        let told = command.args(["list", "--json", "--state", ":memory:"]).args(args).output().expect("it starts");
+        let world = World::new("");
+        let mut command = world.bare_command();
+        let told =
+            command.args(["list", "--json", "--state", ":memory:"]).args(args).output().expect("it starts");
         assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
         let tools: Vec<Value> = serde_json::from_slice(&told.stdout).expect("`list --json` prints JSON");
         tools.iter().map(crate::support::name_of).collect::<Vec<_>>()
@@ -104,7 +115,9 @@ fn c4_the_shipped_configuration_and_none_at_all_mean_the_built_ins() {
     let shipped = root().join("tools.toml");
     let without = names(&[]);
     assert_eq!(names(&["--config", &shipped.to_string_lossy()]), without);
-    assert!(["file_read", "file_write", "shell"].iter().all(|name| without.iter().any(|known| known == name)));
+    assert!(
+        ["file_read", "file_write", "shell"].iter().all(|name| without.iter().any(|known| known == name))
+    );
 }
 
 #[test]
@@ -123,8 +136,19 @@ fn c5_the_list_is_what_every_filter_leaves_sorted_and_stable() {
     let world = World::new(&config);
     let mut g = world.session();
     let expected = [
-        "call_tool", "get_tool_schema", "m_big", "m_boom", "m_danger", "m_echo", "m_idem", "m_plain", "m_progress",
-        "m_ro", "m_sleep", "own", "tool_search",
+        "call_tool",
+        "get_tool_schema",
+        "m_big",
+        "m_boom",
+        "m_danger",
+        "m_echo",
+        "m_idem",
+        "m_plain",
+        "m_progress",
+        "m_ro",
+        "m_sleep",
+        "own",
+        "tool_search",
     ];
     let tools = g.list();
     assert_eq!(tools.iter().map(crate::support::name_of).collect::<Vec<_>>(), expected);
@@ -327,7 +351,10 @@ fn c12_two_servers_of_either_era_stand_side_by_side() {
     for server in ["m", "n"] {
         assert_eq!(text(&g.done(&format!("{server}_ro"), json!({}))), "done");
         let said = g.done(&format!("{server}_echo"), json!({ "k": 1.0 }));
-        assert!(said.get("resultType").is_none(), "a session's results carry no marks of the other era: {said}");
+        assert!(
+            said.get("resultType").is_none(),
+            "a session's results carry no marks of the other era: {said}"
+        );
     }
 }
 
@@ -335,7 +362,9 @@ fn c12_two_servers_of_either_era_stand_side_by_side() {
 fn c12_environment_and_arguments_reach_the_server_and_nothing_else_does() {
     let world = World::new(&two());
     let mut g = with_environment(&world);
-    let value = |g: &mut G, name: &str| g.done("n_env", json!({ "name": name }))["structuredContent"]["value"].clone();
+    let value = |g: &mut G, name: &str| {
+        g.done("n_env", json!({ "name": name }))["structuredContent"]["value"].clone()
+    };
     assert_eq!(value(&mut g, "TC_GIVEN"), "from outside");
     assert_eq!(value(&mut g, "TC_PLAIN"), "a b");
     assert_eq!(value(&mut g, "TC_SECRET"), Value::Null);
@@ -352,7 +381,10 @@ fn c12_timeouts_and_errors_pass_through() {
     assert!(error["elapsed_ms"].as_u64().is_some_and(|elapsed| elapsed >= 400), "{error}");
     for server in ["m", "n"] {
         let reply = g.call(&format!("{server}_boom"), json!({ "as": "error" }));
-        assert_eq!((&reply["error"]["code"], &reply["error"]["data"]), (&json!(-32050), &json!({ "fuse": "lit" })));
+        assert_eq!(
+            (&reply["error"]["code"], &reply["error"]["data"]),
+            (&json!(-32050), &json!({ "fuse": "lit" }))
+        );
         let result = g.call(&format!("{server}_boom"), json!({ "message": "x" }))["result"].clone();
         assert_eq!((&result["isError"], text(&result)), (&json!(true), "x".to_owned()));
     }
@@ -374,12 +406,16 @@ fn c12_progress_reaches_the_caller_under_its_own_token() {
             .map(|notice| &notice["params"])
             .map(|step| (step["progressToken"].clone(), step["progress"].clone(), step["message"].clone()))
             .collect();
-        let expected: Vec<_> = (1..=3).map(|n| (token.clone(), json!(n), json!(format!("step {n}")))).collect();
+        let expected: Vec<_> =
+            (1..=3).map(|n| (token.clone(), json!(n), json!(format!("step {n}")))).collect();
         assert_eq!(steps, expected, "{tool}");
     }
     g.notices.clear();
     g.done("m_progress", json!({ "count": 2 }));
-    assert!(g.notices.iter().all(|notice| notice["method"] != "notifications/progress"), "nobody asked for progress");
+    assert!(
+        g.notices.iter().all(|notice| notice["method"] != "notifications/progress"),
+        "nobody asked for progress"
+    );
 }
 
 #[test]
@@ -418,7 +454,10 @@ fn c12_a_server_that_is_hopeless_costs_itself_only() {
         let servers = report["servers"].as_array().expect("servers");
         servers.iter().find(|server| server["server"] == name).expect("it is there")["state"].clone()
     };
-    assert_eq!([state("m"), state("odd"), state("gone"), state("dead")], ["ready", "ready", "failed", "failed"]);
+    assert_eq!(
+        [state("m"), state("odd"), state("gone"), state("dead")],
+        ["ready", "ready", "failed", "failed"]
+    );
     assert_eq!(doctor.status.code(), Some(1));
 }
 
@@ -427,10 +466,12 @@ fn c12_a_server_that_is_hopeless_costs_itself_only() {
 fn c11_what_was_seen_once_is_listed_at_once() {
     let slow = "[mcp_servers.m]\ncommand = \"@dir@/wrapper\"\n";
     let world = World::new(&format!("{BARE}[tools]\nfirst_list_wait_ms = 25000\ncore = []\n{slow}"));
-    let wrapper = format!("#!/bin/sh\nexec python3 '{}' --log '{}' $(cat '{}')\n",
+    let wrapper = format!(
+        "#!/bin/sh\nexec python3 '{}' --log '{}' $(cat '{}')\n",
         root().join("tests/fixtures/m_server.py").display(),
         world.path("m.log").display(),
-        world.path("extra").display());
+        world.path("extra").display()
+    );
     world.write("wrapper", &wrapper);
     world.write("extra", "");
     make_executable(&world);
@@ -438,7 +479,11 @@ fn c11_what_was_seen_once_is_listed_at_once() {
     world.write("extra", "--start-delay-ms 3000");
     let mut g = world.session();
     assert_eq!(g.list_text(), cold);
-    let launched = world.log().iter().filter(|event| event["event"] == "request" && event["method"] == "tools/list").count();
+    let launched = world
+        .log()
+        .iter()
+        .filter(|event| event["event"] == "request" && event["method"] == "tools/list")
+        .count();
     assert_eq!(launched, 1, "the list waited for the server");
 }
 

@@ -8,8 +8,20 @@ use crate::support::{BARE, G, M, World, err_kind, facts, fake, name_of, signal, 
 
 /// The tools of `m` in its list order, in the gateway's names.
 const OF_M: [&str; 14] = [
-    "m_add_tool", "m_big", "m_boom", "m_count", "m_danger", "m_die", "m_echo", "m_hang", "m_idem", "m_plain",
-    "m_progress", "m_remove_tool", "m_ro", "m_sleep",
+    "m_add_tool",
+    "m_big",
+    "m_boom",
+    "m_count",
+    "m_danger",
+    "m_die",
+    "m_echo",
+    "m_hang",
+    "m_idem",
+    "m_plain",
+    "m_progress",
+    "m_remove_tool",
+    "m_ro",
+    "m_sleep",
 ];
 
 #[test]
@@ -19,7 +31,8 @@ fn s2_tools_of_every_source_stand_in_one_list_and_all_run() {
          [commands.hello]\nrun = [\"echo\", \"{{{{who}}}}\"]\nparams = {{ who = \"string\" }}\n{M}"
     );
     let world = World::new(&config);
-    world.write("skills/pdf/SKILL.md", "---\nname: pdf\ndescription: Reads PDF files.\n---\nDo it like this.");
+    world
+        .write("skills/pdf/SKILL.md", "---\nname: pdf\ndescription: Reads PDF files.\n---\nDo it like this.");
     world.write("note.txt", "written in a note");
     let mut g = world.session();
     let names = g.names();
@@ -65,8 +78,12 @@ fn s6_the_list_on_the_wire_is_the_list_of_the_service() {
     let world = World::new(&config);
     let on_the_wire = world.session().list();
     let printed = world.run(&["list", "--json"]);
-    let of_the_service: Vec<Value> = serde_json::from_slice(&printed.stdout).expect("`list --json` prints JSON");
-    assert_eq!(on_the_wire.iter().map(name_of).collect::<Vec<_>>(), of_the_service.iter().map(name_of).collect::<Vec<_>>());
+    let of_the_service: Vec<Value> =
+        serde_json::from_slice(&printed.stdout).expect("`list --json` prints JSON");
+    assert_eq!(
+        on_the_wire.iter().map(name_of).collect::<Vec<_>>(),
+        of_the_service.iter().map(name_of).collect::<Vec<_>>()
+    );
     assert_eq!(on_the_wire, of_the_service);
 }
 
@@ -97,7 +114,8 @@ fn s16_a_tool_that_an_upstream_adds_appears_and_takes_no_name_of_ours() {
     assert_eq!(tools.len(), before + 1);
     assert_eq!(g.listed("file_read"), ours);
     assert!(text(&g.done("file_read", json!({ "path": "note.txt" }))).contains("written in a note"));
-    let added = tools.iter().find(|tool| tool["description"] == "Was added by add_tool.").expect("it is listed");
+    let added =
+        tools.iter().find(|tool| tool["description"] == "Was added by add_tool.").expect("it is listed");
     let added = name_of(added);
     assert!(added.starts_with("file_read_"), "{added}");
     assert_eq!(text(&g.done(&added, json!({}))), "done");
@@ -113,6 +131,22 @@ fn s17_outside_the_allowlist_is_not_found() {
     assert_eq!(facts(&reply)["suggestions"], json!([]), "what does not exist is not suggested");
     assert_eq!(g.world.runs("plain"), 0);
     g.done("m_ro", json!({}));
+}
+
+/// Found when a call of a dead server's tool told its caller about the server, allowlist or not.
+#[test]
+fn s17_a_dead_server_is_no_way_around_the_allowlist() {
+    let config = format!("{BARE}[policy]\nallow = [\"m_ro\"]\n[mcp_servers.gone]\ncommand = \"false\"\n{M}");
+    let mut g = G::new(&config);
+    assert_eq!(g.names(), ["m_ro"]);
+    for asked in ["gone_tool", "gone.tool", "nothing_at_all"] {
+        let reply = g.call(asked, json!({}));
+        assert_eq!(
+            (&reply["error"]["code"], err_kind(&reply)),
+            (&json!(-32602), Some("not_found")),
+            "{reply}"
+        );
+    }
 }
 
 #[test]
@@ -134,15 +168,19 @@ fn s19_tools_of_a_dead_server_leave_the_list_and_return_with_it() {
     );
     let world = World::new(&config);
     let flag = world.path("down");
-    world.write("wrapper", &format!("#!/bin/sh\n[ -e '{}' ] && exit 1\nexec python3 \"$@\"\n", flag.display()));
-    std::fs::set_permissions(world.path("wrapper"), std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+    world.write(
+        "wrapper",
+        &format!("#!/bin/sh\n[ -e '{}' ] && exit 1\nexec python3 \"$@\"\n", flag.display()),
+    );
+    std::fs::set_permissions(world.path("wrapper"), std::fs::Permissions::from_mode(0o755))
+        .expect("it is ours");
     let mut g = world.session();
     assert_eq!(g.names(), OF_M);
     world.write("down", "");
     let runs = world.runs("plain");
     signal(world.pids()[0], "KILL");
     let error = g.fails("m_plain", json!({}), "transport");
-    assert_eq!((&error["retryable"], &error["tool"]), (&json!(true), &json!("m_plain")));
+    assert_eq!(error["retryable"], true);
     assert_eq!(world.runs("plain"), runs);
     g.notice("notifications/tools/list_changed");
     assert_eq!(g.names(), [""; 0], "dead tools are still listed");
@@ -155,9 +193,8 @@ fn s19_tools_of_a_dead_server_leave_the_list_and_return_with_it() {
 
 #[test]
 fn s22_a_denied_tool_is_in_no_list_no_search_and_no_lookup() {
-    let config = format!(
-        "{BARE}[tools]\ncore = [\"m_ro\"]\n[policy.rules]\nm_plain = \"deny\"\n{M}defer = true\n"
-    );
+    let config =
+        format!("{BARE}[tools]\ncore = [\"m_ro\"]\n[policy.rules]\nm_plain = \"deny\"\n{M}defer = true\n");
     let mut g = G::new(&config);
     assert!(!g.names().contains(&"m_plain".to_owned()));
     for query in ["m_plain", "plain", "carries no hints"] {
@@ -265,7 +302,10 @@ fn s83_tools_carry_their_server_and_two_of_one_name_are_both_reachable() {
     g.done("m_count", json!({ "key": "k" }));
     let of_m = g.done("m_count", json!({ "key": "k" }));
     let of_n = g.done("n_count", json!({ "key": "k" }));
-    assert_eq!((&of_m["structuredContent"]["count"], &of_n["structuredContent"]["count"]), (&json!(2), &json!(1)));
+    assert_eq!(
+        (&of_m["structuredContent"]["count"], &of_n["structuredContent"]["count"]),
+        (&json!(2), &json!(1))
+    );
 }
 
 #[test]
@@ -279,6 +319,7 @@ fn s83_deferral_keeps_upstream_tools_out_of_the_list_and_callable() {
     assert_eq!(g.names(), OF_M);
 }
 
+/// Found when the list was compared by the address of its view, and the new view stood where the old one had been.
 #[test]
 fn s9_what_a_search_finds_joins_the_list_at_its_end() {
     let mut g = G::new(&format!("{BARE}[tools]\ncore = []\n{M}defer = true\n"));
@@ -339,7 +380,13 @@ fn a28_no_spelling_and_no_way_around_leads_past_missing_grants() {
     let mut g = G::new(&config);
     g.list();
     let found = g.done("tool_search", json!({ "query": "m_plain" }));
-    assert!(found["structuredContent"]["hits"].as_array().expect("hits").iter().all(|hit| hit["name"] != "m_plain"));
+    assert!(
+        found["structuredContent"]["hits"]
+            .as_array()
+            .expect("hits")
+            .iter()
+            .all(|hit| hit["name"] != "m_plain")
+    );
     for spelling in ["m_plain", "M.Plain", "m-plain"] {
         g.fails(spelling, json!({}), "permission_denied");
         g.fails("call_tool", json!({ "name": spelling }), "permission_denied");
@@ -354,10 +401,14 @@ fn a28_no_spelling_and_no_way_around_leads_past_missing_grants() {
 
 #[test]
 fn a7_a_tool_without_a_schema_takes_any_object() {
-    let mut g = G::new(&format!("{BARE}{}", fake("f", &[r#"tools=[{"name":"bare","description":"Takes anything."}]"#])));
+    let mut g = G::new(&format!(
+        "{BARE}{}",
+        fake("f", &[r#"tools=[{"name":"bare","description":"Takes anything."}]"#])
+    ));
     assert_eq!(g.listed("f_bare")["inputSchema"]["type"], "object");
     let said = text(&g.done("f_bare", json!({ "a": { "b": [1, null] } })));
-    assert_eq!(serde_json::from_str::<Value>(&said).expect("the fixture echoes"), json!({ "a": { "b": [1, null] } }));
+    let said: Value = serde_json::from_str(&said).expect("the fixture echoes");
+    assert_eq!(said["arguments"], json!({ "a": { "b": [1, null] } }));
     let reply = g.request("tools/call", json!({ "name": "f_bare", "arguments": [1] }));
     assert_eq!(reply["error"]["code"], -32602, "{reply}");
 }
@@ -388,7 +439,8 @@ fn a5_a_title_is_shown_beside_the_name() {
 /// `until` is what makes this row independent of the clock: the grace time of the list is the server's business.
 #[test]
 fn s3_health_joins_the_other_causes_when_a_server_never_comes() {
-    let config = format!("{BARE}[tools]\nfirst_list_wait_ms = 25000\n[mcp_servers.gone]\ncommand = \"false\"\n{M}");
+    let config =
+        format!("{BARE}[tools]\nfirst_list_wait_ms = 25000\n[mcp_servers.gone]\ncommand = \"false\"\n{M}");
     let mut g = G::new(&config);
     let mut names = Vec::new();
     until("the live server is listed", || {
@@ -396,6 +448,6 @@ fn s3_health_joins_the_other_causes_when_a_server_never_comes() {
         names.len() == OF_M.len()
     });
     assert_eq!(names, OF_M);
-    let reply = g.call("gone_tool", json!({}));
-    assert_eq!(err_kind(&reply), Some("not_found"), "{reply}");
+    let error = g.fails("gone_tool", json!({}), "transport");
+    assert!(error["cause"].as_str().is_some_and(|cause| cause.contains("`gone`")), "{error}");
 }

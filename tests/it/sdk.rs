@@ -41,23 +41,31 @@ fn params(tool: &'static str, arguments: Value) -> CallToolRequestParams {
 async fn c10_a_client_of_the_official_sdk_does_all_it_can() {
     let world = World::new(&format!("{BARE}[tools]\ncore = []\n{M}"));
     let mut child = start(&world);
-    let transport =
-        AsyncRwTransport::new_client(child.stdout.take().expect("a pipe"), child.stdin.take().expect("a pipe"));
+    let transport = AsyncRwTransport::new_client(
+        child.stdout.take().expect("a pipe"),
+        child.stdin.take().expect("a pipe"),
+    );
     let listener = Listener::default();
     let story = async {
         let client = listener.clone().serve(transport).await.expect("the handshake succeeds");
-        let info = serde_json::to_value(client.peer_info().expect("it introduced itself")).expect("it is JSON");
+        let info =
+            serde_json::to_value(client.peer_info().expect("it introduced itself")).expect("it is JSON");
         assert!(info.to_string().contains("\"toolcrib\""), "{info}");
         let tools = client.list_all_tools().await.expect("the list can be read");
         assert_eq!(tools.len(), 14);
 
-        let result = client.call_tool(params("m_echo", json!({ "a": [1, 2] }))).await.expect("it is answered");
+        let result =
+            client.call_tool(params("m_echo", json!({ "a": [1, 2] }))).await.expect("it is answered");
         let result = serde_json::to_value(&result).expect("it is JSON");
         assert_eq!(result["structuredContent"], json!({ "a": [1, 2] }));
-        let refused = client.call_tool(params("m_sleep", json!({ "ms": "x" }))).await.expect("it is answered");
+        let refused =
+            client.call_tool(params("m_sleep", json!({ "ms": "x" }))).await.expect("it is answered");
         let refused = serde_json::to_value(&refused).expect("it is JSON");
         assert_eq!(refused["_meta"]["toolcrib/error"]["kind"], "validation");
-        client.call_tool(params("nothing", json!({}))).await.expect_err("an unknown tool is a protocol error");
+        client
+            .call_tool(params("nothing", json!({})))
+            .await
+            .expect_err("an unknown tool is a protocol error");
 
         let ping = client.send_request(ClientRequest::PingRequest(PingRequest::default())).await;
         assert!(matches!(ping.expect("it is answered"), ServerResult::EmptyResult(_)));
@@ -68,7 +76,10 @@ async fn c10_a_client_of_the_official_sdk_does_all_it_can() {
         assert!(tools.iter().any(|tool| tool.name == "m_fresh"));
 
         let call = ClientRequest::CallToolRequest(CallToolRequest::new(params("m_hang", json!({}))));
-        let call = client.send_cancellable_request(call, PeerRequestOptions::no_options()).await.expect("it is sent");
+        let call = client
+            .send_cancellable_request(call, PeerRequestOptions::no_options())
+            .await
+            .expect("it is sent");
         // Looks at a file: the client's own tasks go on meanwhile.
         while world.events("start", "hang").is_empty() {
             tokio::task::yield_now().await;

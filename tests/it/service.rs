@@ -73,7 +73,10 @@ pub fn policy(allow: Option<&[&str]>, denied: &[&str]) -> Policy {
     let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     Policy {
         allow: allow.map(|names| patterns(&owned(names)).expect("good patterns")),
-        rules: denied.iter().map(|text| (Pattern::parse(text).expect("a good pattern"), Action::Deny)).collect(),
+        rules: denied
+            .iter()
+            .map(|text| (Pattern::parse(text).expect("a good pattern"), Action::Deny))
+            .collect(),
         ..Policy::default()
     }
 }
@@ -92,7 +95,13 @@ struct Stub;
 
 impl Stub {
     fn definition() -> ToolDefinition {
-        ToolDefinition::new("one", "The only one.", RawJson::EMPTY_OBJECT, Source::Builtin, ToolMetadata::default())
+        ToolDefinition::new(
+            "one",
+            "The only one.",
+            RawJson::EMPTY_OBJECT,
+            Source::Builtin,
+            ToolMetadata::default(),
+        )
     }
 }
 
@@ -155,8 +164,8 @@ async fn s5_execution_yields_output_or_an_error() {
     let (_, scope) = scope(&[&one], Settings::default());
     let output = scope.execute("one", json!({ "n": 12 })).await.expect("it runs");
     assert_eq!((output.plain_text().as_str(), output.is_error()), (r#"{"n":12}"#, false));
-    let error = scope.execute("none", json!({})).await.expect_err("there is none");
-    assert_eq!(error, ToolError::NotFound { tool: "none".to_owned(), suggestions: Vec::new() });
+    let error = scope.execute("unknown", json!({})).await.expect_err("there is none");
+    assert_eq!(error, ToolError::NotFound { tool: "unknown".to_owned(), suggestions: Vec::new() });
     let error = scope.execute("one", json!({ "n": "x" })).await.expect_err("it does not fit");
     assert_eq!((error.kind(), one.runs()), ("validation", 1));
 }
@@ -182,7 +191,8 @@ async fn s7_what_can_be_dispatched_is_the_list_and_what_is_deferred() {
 
 #[tokio::test]
 async fn s8_describe_gives_one_definition_or_nothing() {
-    let tools = ["known", "denied", "outside"].map(|name| Echo::new(name, Source::Builtin, ToolMetadata::default()));
+    let tools =
+        ["known", "denied", "outside"].map(|name| Echo::new(name, Source::Builtin, ToolMetadata::default()));
     let deferred = Echo::new("up_d", upstream(), ToolMetadata::default());
     let settings = Settings {
         policy: policy(Some(&["known", "denied", "up_d"]), &["denied"]),
@@ -190,9 +200,14 @@ async fn s8_describe_gives_one_definition_or_nothing() {
         ..Settings::default()
     };
     let (_, scope) = scope(&[&tools[0], &tools[1], &tools[2], &deferred], settings);
-    for (name, expected) in
-        [("known", true), ("up_d", true), ("tool_search", true), ("denied", false), ("outside", false), ("no", false)]
-    {
+    for (name, expected) in [
+        ("known", true),
+        ("up_d", true),
+        ("tool_search", true),
+        ("denied", false),
+        ("outside", false),
+        ("no", false),
+    ] {
         let described = scope.describe(name).await;
         assert_eq!(described.as_ref().map(|tool| &*tool.name), expected.then_some(name));
     }
@@ -241,8 +256,8 @@ async fn s3_s14_a_failing_probe_takes_the_tools_of_its_source_away() {
     let (catalog, scope) = scope(&[&up, &own], Settings::default());
     assert_eq!(names(&scope.list().await), ["own", "up_a"], "no probe counts as healthy");
     catalog.health().register(upstream(), Arc::new(Down));
-    let why = catalog.health().check(&upstream()).await.expect_err("it is down");
-    catalog.report_health(&upstream(), Some(why));
+    assert_eq!(catalog.health().check(&upstream()).await, Err("down for a while".to_owned()));
+    catalog.touch();
     assert_eq!(catalog.snapshot().unhealthy(&upstream()), Some("down for a while"));
     assert_eq!(names(&scope.list().await), ["own"]);
 }
@@ -357,8 +372,13 @@ fn t21_a_call_is_judged_against_the_tools_that_are_available() {
 fn t22_each_call_has_one_verdict_in_its_place() {
     let one = Echo::new("one", Source::Builtin, ToolMetadata::default());
     let (_, scope) = scope(&[&one], Settings::default());
-    let calls =
-        [("one", json!({})), ("two", json!({})), ("one", json!({ "n": "x" })), ("one", json!({ "n": 1 })), ("", json!({}))];
+    let calls = [
+        ("one", json!({})),
+        ("two", json!({})),
+        ("one", json!({ "n": "x" })),
+        ("one", json!({ "n": 1 })),
+        ("", json!({})),
+    ];
     let verdicts = judged(&scope, &calls);
     let words: Vec<&str> =
         verdicts.iter().map(|verdict| verdict.as_ref().map_or_else(|(_, kind)| *kind, |_| "ok")).collect();

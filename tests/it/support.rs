@@ -20,8 +20,7 @@ pub const DEADLINE: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// The upstream `m`, as a table of `tools.toml`. Keys may be added directly behind it.
-pub const M: &str =
-    "[mcp_servers.m]\ncommand = \"python3\"\nargs = [\"@fixtures@/m_server.py\", \"--log\", \"@dir@/m.log\"]\n";
+pub const M: &str = "[mcp_servers.m]\ncommand = \"python3\"\nargs = [\"@fixtures@/m_server.py\", \"--log\", \"@dir@/m.log\"]\n";
 
 /// Nothing but what the rest of the file brings.
 pub const BARE: &str = "[builtins]\nenabled = []\n";
@@ -66,7 +65,9 @@ impl World {
         const WAIT: &str = "first_list_wait_ms = 25000\n";
         let config = match config.contains("first_list_wait_ms") {
             true => config.to_owned(),
-            false if config.contains("[tools]\n") => config.replacen("[tools]\n", &format!("[tools]\n{WAIT}"), 1),
+            false if config.contains("[tools]\n") => {
+                config.replacen("[tools]\n", &format!("[tools]\n{WAIT}"), 1)
+            }
             false => format!("{config}\n[tools]\n{WAIT}"),
         };
         world.write("tools.toml", &world.filled(&config));
@@ -347,7 +348,9 @@ impl G {
     fn take_one(&mut self, end: Instant, what: &str) {
         let line = match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(line) => line,
-            Err(RecvTimeoutError::Timeout) => panic!("{what} did not come within {DEADLINE:?}:\n{}", self.story()),
+            Err(RecvTimeoutError::Timeout) => {
+                panic!("{what} did not come within {DEADLINE:?}:\n{}", self.story())
+            }
             Err(RecvTimeoutError::Disconnected) => panic!("{what} will never come:\n{}", self.story()),
         };
         self.transcript.push(line);
@@ -375,7 +378,8 @@ impl G {
     }
 
     fn story(&self) -> String {
-        let lines: Vec<String> = self.transcript.iter().map(|line| line.chars().take(300).collect()).collect();
+        let lines: Vec<String> =
+            self.transcript.iter().map(|line| line.chars().take(300).collect()).collect();
         format!("<- {}\nstderr: {}", lines.join("\n<- "), self.stderr())
     }
 
@@ -404,7 +408,9 @@ impl G {
     pub fn listed(&mut self, name: &str) -> Value {
         let tools = self.list();
         let found = tools.iter().find(|tool| tool["name"] == name).cloned();
-        found.unwrap_or_else(|| panic!("`{name}` is not in {:?}", tools.iter().map(name_of).collect::<Vec<_>>()))
+        found.unwrap_or_else(|| {
+            panic!("`{name}` is not in {:?}", tools.iter().map(name_of).collect::<Vec<_>>())
+        })
     }
 
     /// Calls a tool; its whole reply.

@@ -16,10 +16,12 @@ const REQUIRED: &str = "s1 s2 s3 s4 s5 s6 s7 s8 s9 s11 s12 s13 s14 s15 s16 s17 s
 const FOREIGN: [&str; 7] = ["target", ".git", "node_modules", "__pycache__", ".e2e", ".venv", "venv"];
 
 fn walk(folder: &Path, found: &mut Vec<String>) {
-    let mut entries: Vec<_> = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry")).collect();
+    let mut entries: Vec<_> =
+        fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry")).collect();
     entries.sort_by_key(std::fs::DirEntry::file_name);
     for entry in entries {
-        let (name, kind) = (entry.file_name().to_string_lossy().into_owned(), entry.file_type().expect("a kind"));
+        let (name, kind) =
+            (entry.file_name().to_string_lossy().into_owned(), entry.file_type().expect("a kind"));
         if kind.is_dir() && !FOREIGN.contains(&name.as_str()) {
             walk(&entry.path(), found);
         } else if kind.is_file() && !name.ends_with(".pyc") {
@@ -42,7 +44,8 @@ pub fn sources() -> Vec<String> {
 }
 
 fn read(path: &str) -> String {
-    String::from_utf8_lossy(&fs::read(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))).into_owned()
+    String::from_utf8_lossy(&fs::read(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}")))
+        .into_owned()
 }
 
 fn rust() -> Vec<String> {
@@ -53,7 +56,9 @@ fn rust() -> Vec<String> {
 fn every_file_says_its_job_in_its_first_line() {
     let silent: Vec<String> = rust()
         .into_iter()
-        .filter(|path| !read(path).lines().next().is_some_and(|line| line.starts_with("//! ") && line.len() > 12))
+        .filter(|path| {
+            !read(path).lines().next().is_some_and(|line| line.starts_with("//! ") && line.len() > 12)
+        })
         .collect();
     assert_eq!(silent, [""; 0]);
 }
@@ -71,7 +76,8 @@ fn every_file_is_part_of_the_program() {
 /// The ids at the beginning of the name of a test.
 fn ids(name: &str) -> Vec<String> {
     let is_id = |word: &&str| {
-        word.strip_prefix(['s', 't', 'a', 'c']).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+        word.strip_prefix(['s', 't', 'a', 'c'])
+            .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
     };
     name.split('_').take_while(is_id).map(str::to_owned).collect()
 }
@@ -120,7 +126,12 @@ fn nothing_is_left_half_done() {
 
 #[test]
 fn no_file_knows_the_machine_it_was_written_on() {
-    let paths = [["/wo", "rk/"].concat(), ["/ro", "ot/"].concat(), ["/home/", "user/"].concat(), ["/Use", "rs/"].concat()];
+    let paths = [
+        ["/wo", "rk/"].concat(),
+        ["/ro", "ot/"].concat(),
+        ["/home/", "user/"].concat(),
+        ["/Use", "rs/"].concat(),
+    ];
     let hosts = [
         ["index.", "crates.io"].concat(),
         ["static.", "crates.io"].concat(),
@@ -128,11 +139,17 @@ fn no_file_knows_the_machine_it_was_written_on() {
         ["files.", "pythonhosted.org"].concat(),
         ["pypi.", "org/simple"].concat(),
     ];
+    // A path begins where nothing of a path stands before it.
+    let begins = |line: &str, word: &str| {
+        let is_start =
+            |at: usize| !line[..at].ends_with(|c: char| c.is_alphanumeric() || "._-~@}$/".contains(c));
+        line.match_indices(word).any(|(at, _)| is_start(at))
+    };
     let mut wrong = Vec::new();
     for path in files() {
         let text = read(&path);
         for (number, line) in text.lines().enumerate() {
-            let is_wrong = paths.iter().any(|word| line.contains(word.as_str()))
+            let is_wrong = paths.iter().any(|word| begins(line, word))
                 || hosts.iter().any(|word| line.contains(word.as_str()));
             if is_wrong {
                 wrong.push(format!("{path}:{}: {}", number + 1, line.chars().take(100).collect::<String>()));
@@ -147,7 +164,9 @@ fn no_file_knows_the_machine_it_was_written_on() {
 
 #[test]
 fn c4_what_a_reader_looks_for_is_there() {
-    for name in ["Cargo.toml", "Cargo.lock", "tools.toml", "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "LICENSE"] {
+    for name in
+        ["Cargo.toml", "Cargo.lock", "tools.toml", "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "LICENSE"]
+    {
         assert!(root().join(name).is_file(), "{name} is missing");
     }
     for name in ["src", "tests"] {
@@ -180,19 +199,24 @@ fn fenced(text: &str, language: &str) -> Vec<String> {
 fn subcommands() -> BTreeSet<String> {
     let help = World::new("").bare_command().arg("--help").output().expect("the binary starts");
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
-    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let listed =
+        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
     let names = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     names.filter_map(|line| line.split_whitespace().next().map(str::to_owned)).collect()
 }
 
 /// Words behind the program's name, where code is shown and not prose.
 fn commands_in(text: &str) -> BTreeSet<String> {
-    let mut code: Vec<String> = ["", "sh", "bash", "console", "text"].iter().flat_map(|word| fenced(text, word)).collect();
+    let mut code: Vec<String> =
+        ["", "sh", "bash", "console", "text"].iter().flat_map(|word| fenced(text, word)).collect();
     code.extend(text.split('`').skip(1).step_by(2).filter(|span| !span.contains('\n')).map(str::to_owned));
     let lines = code.iter().flat_map(|block| block.lines());
     let words = lines.filter_map(|line| {
         let line = line.trim_start_matches(['$', ' ']);
-        line.strip_prefix("toolcrib ")?.split_whitespace().find(|word| !word.starts_with('-')).map(str::to_owned)
+        line.strip_prefix("toolcrib ")?
+            .split_whitespace()
+            .find(|word| !word.starts_with('-'))
+            .map(str::to_owned)
     });
     words.filter(|word| word.bytes().all(|b| b.is_ascii_lowercase())).collect()
 }
@@ -206,8 +230,10 @@ fn documents_mention_only_subcommands_that_exist() {
             commands_in(&read(path)).into_iter().filter(|word| !known.contains(word)).collect();
         assert_eq!(unknown, [""; 0], "{path}");
     }
-    let missing: Vec<String> =
-        known.into_iter().filter(|word| word != "help" && !read("README.md").contains(&format!("toolcrib {word}"))).collect();
+    let missing: Vec<String> = known
+        .into_iter()
+        .filter(|word| word != "help" && !read("README.md").contains(&format!("toolcrib {word}")))
+        .collect();
     assert_eq!(missing, [""; 0], "the readme does not mention them");
 }
 
@@ -227,7 +253,9 @@ fn c4_every_key_of_the_shipped_file_exists() {
     let text: String = read("tools.toml")
         .lines()
         .map(|line| match line.strip_prefix('#') {
-            Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '"' || c == '[') => format!("{rest}\n"),
+            Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '"' || c == '[') => {
+                format!("{rest}\n")
+            }
             _ => format!("{line}\n"),
         })
         .collect();
@@ -255,7 +283,8 @@ const BASE: [&str; 7] = ["rmcp", "tokio", "serde", "serde_json", "schemars", "an
 #[test]
 fn c3_the_seven_packages_are_direct_dependencies_and_used() {
     let lines = dependency_lines();
-    let direct: Vec<&str> = lines["dependencies"].iter().filter_map(|line| line.split(" = ").next()).collect();
+    let direct: Vec<&str> =
+        lines["dependencies"].iter().filter_map(|line| line.split(" = ").next()).collect();
     let all: String = sources().iter().map(|path| crate::layers::code(path)).collect();
     for name in BASE {
         assert!(direct.contains(&name), "`{name}` is no direct dependency");
@@ -298,7 +327,9 @@ fn c3_every_other_dependency_has_its_reason_above_it_and_is_used() {
 fn c3_no_search_engine_is_a_dependency() {
     for (table, lines) in dependency_lines() {
         for line in lines {
-            let is_engine = ["tantivy", "bm25", "milli", "sonic", "probly-search"].iter().any(|name| line.starts_with(name));
+            let is_engine = ["tantivy", "bm25", "milli", "sonic", "probly-search"]
+                .iter()
+                .any(|name| line.starts_with(name));
             assert!(!is_engine, "`[{table}]` has {line}");
         }
     }

@@ -10,7 +10,8 @@ use toolcrib::tools::error::ToolError;
 use toolcrib::tools::json::RawJson;
 use toolcrib::tools::scoped::view::Settings;
 use toolcrib::tools::service::{
-    Input, Source, TextHandler, ToolDefinition, ToolHandler, ToolMetadata, ToolOutput, ToolResult, ToolService, Turn,
+    Input, Source, TextHandler, ToolDefinition, ToolHandler, ToolMetadata, ToolOutput, ToolResult,
+    ToolService, Turn,
 };
 
 use crate::service::{Echo, scope};
@@ -20,7 +21,12 @@ use crate::support::{BARE, G, M, text};
 async fn t1_shared_types_carry_a_list_of_calls_from_end_to_end() {
     let [one, two] = ["one", "two"].map(|name| Echo::new(name, Source::Builtin, ToolMetadata::default()));
     let (_, scope) = scope(&[&one, &two], Settings::default());
-    let calls = [("one", json!({ "n": 1 })), ("none", json!({})), ("two", json!({ "n": 2 })), ("one", json!({ "n": 3 }))];
+    let calls = [
+        ("one", json!({ "n": 1 })),
+        ("none", json!({})),
+        ("two", json!({ "n": 2 })),
+        ("one", json!({ "n": 3 })),
+    ];
     let runs = calls.iter().map(|(name, input)| scope.execute(name, input.clone()));
     let outcomes = futures::future::join_all(runs).await;
     let words: Vec<String> = outcomes
@@ -140,7 +146,8 @@ async fn t39_a_registry_discovers_and_dispatches() {
 /// Id, name and description are needed; title, permissions and schemas are not.
 #[test]
 fn a5_a_definition_needs_no_more_than_name_and_description() {
-    let bare = ToolDefinition::new("t", "Does it.", RawJson::EMPTY_OBJECT, Source::Builtin, ToolMetadata::default());
+    let bare =
+        ToolDefinition::new("t", "Does it.", RawJson::EMPTY_OBJECT, Source::Builtin, ToolMetadata::default());
     assert_eq!((bare.title.as_deref(), &bare.output_schema), (None, &None));
     assert!(bare.metadata.permissions.is_empty());
     let wire: Value = bare.wire.to_value().unwrap();

@@ -143,9 +143,8 @@ impl Disclosure {
 
     fn unless_deferred(&self, tool: &ToolDefinition, otherwise: Exposure) -> Exposure {
         let is_upstream = matches!(tool.source, Source::Mcp(_));
-        let is_deferred = tool.metadata.deferred
-            || tool.metadata.unlistable.is_some()
-            || (self.defer_mcp && is_upstream)
+        let is_deferred = tool.metadata.unlistable.is_some()
+            || tool.metadata.defer.unwrap_or(self.defer_mcp && is_upstream)
             || (!is_upstream && self.families.iter().any(|family| is_of_family(&tool.name, family)));
         if is_deferred { Exposure::Deferred } else { otherwise }
     }

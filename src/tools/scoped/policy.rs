@@ -1,5 +1,7 @@
 //! Decides by rules, tier and floor whether a tool may run, must be asked for, or is refused.
 
+use std::fmt;
+
 use globset::{GlobBuilder, GlobMatcher};
 use serde::Deserialize;
 
@@ -46,6 +48,16 @@ pub enum Judgement {
     },
     /// Refused; the text names the rule.
     Deny(String),
+}
+
+impl fmt::Display for Judgement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Judgement::Allow => f.write_str("runs unasked"),
+            Judgement::Ask { reason, .. } => write!(f, "asks ({reason})"),
+            Judgement::Deny(rule) => write!(f, "denied ({rule})"),
+        }
+    }
 }
 
 /// A pattern with a `/` is `SOURCE/TOOL` in the source's own spelling; one without is a glob over wire names.

@@ -48,6 +48,7 @@ pub async fn run(prepared: &Prepared, turn: &Turn, memory: &SessionMemory) -> Re
         ToolResult::Completed(output) => Ok(output),
         ToolResult::ToolError(cause) => Err(execution(prepared, cause)),
         ToolResult::NeedsApproval(request) => {
+            let request = request.by(&turn.client);
             ask(&request, prepared, request.may_be_remembered, turn, memory).await?;
             match attempt(prepared, &approved()).await? {
                 ToolResult::Completed(output) => Ok(output),
@@ -98,7 +99,8 @@ async fn confirm(
         &command,
         confirmation.may_be_remembered,
         fingerprint,
-    );
+    )
+    .by(&turn.client);
     ask(&request, prepared, confirmation.may_be_remembered, turn, memory).await
 }
 

@@ -1,6 +1,7 @@
 //! Computes what one scope shows of a snapshot: the one visibility function behind list, search, lookup and calls.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -42,6 +43,22 @@ pub enum Visibility {
     Deferred,
     /// Nowhere to be seen.
     Withheld(Reason),
+}
+
+impl fmt::Display for Visibility {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Visibility::Full => f.write_str("in full"),
+            Visibility::Collapsed => f.write_str("name and description"),
+            Visibility::Deferred => f.write_str("found by tool_search"),
+            Visibility::Withheld(Reason::NotAllowlisted) => f.write_str("withheld: not in the allowlist"),
+            Visibility::Withheld(Reason::Denied(rule)) => write!(f, "withheld: {rule}"),
+            Visibility::Withheld(Reason::Ungranted(missing)) => {
+                write!(f, "withheld: not granted: {}", missing.join(", "))
+            }
+            Visibility::Withheld(Reason::Unhealthy(why)) => write!(f, "withheld: {why}"),
+        }
+    }
 }
 
 /// Why a tool is nowhere to be seen.

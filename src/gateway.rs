@@ -19,11 +19,12 @@ use crate::executor::approvals::TicketDesk;
 use crate::skills;
 use crate::state::LazyState;
 use crate::tools::approval::{ApprovalHandler, Nobody};
+use crate::tools::json::RawJson;
 use crate::tools::scoped::disclosure::{Disclosure, ModeConfig, shipped_modes};
-use crate::tools::scoped::policy::{Action, Pattern, Policy, Tier, patterns};
+use crate::tools::scoped::policy::{Action, Judgement, Pattern, Policy, Tier, patterns};
 use crate::tools::scoped::service::ScopedToolService;
 use crate::tools::scoped::view::{MetaTools, Settings};
-use crate::tools::service::{Source, ToolDefinition};
+use crate::tools::service::{Source, ToolDefinition, ToolMetadata};
 use crate::tools::{schema_lookup, tool_search};
 use crate::upstream::cache::CatalogCache;
 use crate::upstream::client::{ClientSide, ClientSlot};
@@ -89,12 +90,19 @@ impl Gateway {
                 .map(|tool| Arc::new(with_requirements(&tool, &requirements).unwrap_or(tool)));
             catalog.publish(source, tools.collect());
         };
-        publish(Source::Builtin, builtins::tools::all(&config.builtins)?);
+        publish(
+            Source::Builtin,
+            builtins::tools::all(&config.builtins.roots, config.builtins.enabled.as_deref())?,
+        );
         for (name, command) in &config.commands {
             commands::check(name, command).map_err(|why| anyhow::anyhow!("`[commands.{name}]`: {why}"))?;
         }
         let usable = config.commands.iter().filter(|(name, _)| !loaded.disabled_commands.contains_key(*name));
-        publish(Source::Command, usable.map(|(name, command)| commands::tool::tool(name, command)).collect());
+        let gate = commands::tool::Gate::default();
+        publish(
+            Source::Command,
+            usable.map(|(name, command)| commands::tool::tool(name, command, &gate)).collect(),
+        );
         publish(Source::Skill, skills::tools(&config.skills.paths));
         for (name, why) in loaded.disabled.iter().chain(&loaded.disabled_commands) {
             tracing::error!(%name, "disabled: {why}");
@@ -132,9 +140,12 @@ impl Gateway {
         *self.started.lock().expect("no code panics while it holds the start time") = Some(Instant::now());
         let mut tasks = self.tasks.lock().expect("no code panics while it holds the tasks");
         if depth() >= DEEPEST {
-            tracing::error!("this gateway was started by itself {DEEPEST} times over: its servers are not started");
+            tracing::error!(
+                "this gateway was started by itself {DEEPEST} times over: its servers are not started"
+            );
             for upstream in &self.upstreams {
-                upstream.set_status(Status::Failed("a gateway that starts itself was stopped here".to_owned()));
+                upstream
+                    .set_status(Status::Failed("a gateway that starts itself was stopped here".to_owned()));
                 upstream.settle();
             }
             return;
@@ -272,9 +283,18 @@ impl Gateway {
         let folded = crate::catalog::names::fold(tool);
         self.upstreams.iter().find_map(|upstream| {
             let server = crate::catalog::names::fold(&upstream.spec.name);
-            let rest = folded.strip_prefix(&server)?;
+            let rest = folded.strip_prefix(&server)?.strip_prefix('_')?;
+            // What policy hides is not told apart from what does not exist, whether its server runs or not.
+            let source = Source::Mcp(upstream.spec.name.clone());
+            let mut would_be =
+                ToolDefinition::new(tool, "", RawJson::EMPTY_OBJECT, source, ToolMetadata::default());
+            would_be.original = rest.into();
+            let policy = &self.settings.policy;
+            if !policy.is_allowlisted(&would_be) || matches!(policy.judge(&would_be), Judgement::Deny(_)) {
+                return None;
+            }
             match upstream.status() {
-                Status::Down(why) | Status::Failed(why) if rest.starts_with('_') => {
+                Status::Down(why) | Status::Failed(why) => {
                     Some(format!("server `{}`: {why}", upstream.spec.name))
                 }
                 _ => None,

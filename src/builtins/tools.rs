@@ -11,7 +11,6 @@ use super::definitions::{BUILTIN_TOOL_DEFINITIONS, BuiltinDefinition, BuiltinEnv
 use super::outcome::BuiltinFailure;
 use super::roots::Roots;
 use crate::catalog::registry::RegisteredTool;
-use crate::config::tables::Builtins;
 use crate::tools::approval::{ApprovalRequest, Fingerprint};
 use crate::tools::error::{Executed, ToolError};
 use crate::tools::json::RawJson;
@@ -33,14 +32,14 @@ struct Builtin {
 ///
 /// # Errors
 /// A malformed pattern in `[builtins] enabled`, or a working directory that cannot be found.
-pub fn all(config: &Builtins) -> Result<Vec<RegisteredTool>> {
-    let enabled = match &config.enabled {
+pub fn all(roots: &[String], enabled: Option<&[String]>) -> Result<Vec<RegisteredTool>> {
+    let enabled = match enabled {
         Some(texts) => Some(patterns(texts).map_err(anyhow::Error::msg).context("in `[builtins] enabled`")?),
         None => None,
     };
     let base = std::env::current_dir().context("the current folder cannot be found")?;
     // Refusals name the roots: what lies below the working directory is named without where that is.
-    let shown: Vec<PathBuf> = config.roots.iter().map(|root| below(Path::new(root), &base)).collect();
+    let shown: Vec<PathBuf> = roots.iter().map(|root| below(Path::new(root), &base)).collect();
     let env = BuiltinEnv { roots: Roots::new(&shown, &base, std::env::home_dir()), ..BuiltinEnv::default() };
     let usable = BUILTIN_TOOL_DEFINITIONS
         .iter()

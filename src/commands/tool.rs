@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use tokio::sync::RwLock;
 
 use super::{CommandConfig, CommandFailure, input_schema, run_command};
 use crate::catalog::names::legal;
@@ -17,13 +18,17 @@ use crate::tools::service::{
 /// The executor's clock ends a run; this one only keeps a forgotten child from living for ever.
 const BACKSTOP: Duration = Duration::from_secs(24 * 3600);
 
+/// Lets commands that are declared safe beside others run together and every other one alone, in order of arrival.
+pub type Gate = Arc<RwLock<()>>;
+
 struct CommandTool {
     name: String,
     config: CommandConfig,
+    gate: Gate,
 }
 
 /// The tool of one `[commands.NAME]`.
-pub fn tool(name: &str, config: &CommandConfig) -> RegisteredTool {
+pub fn tool(name: &str, config: &CommandConfig, gate: &Gate) -> RegisteredTool {
     let description =
         config.description.clone().unwrap_or_else(|| format!("Runs `{}`.", config.run.join(" ")));
     let metadata = ToolMetadata {
@@ -39,13 +44,19 @@ pub fn tool(name: &str, config: &CommandConfig) -> RegisteredTool {
     let mut definition =
         ToolDefinition::new(&legal(name).name, &description, schema, Source::Command, metadata);
     definition.original = name.into();
-    let handler = CommandTool { name: definition.name.to_string(), config: config.clone() };
+    let handler =
+        CommandTool { name: definition.name.to_string(), config: config.clone(), gate: Arc::clone(gate) };
     RegisteredTool::new(definition, Arc::new(handler))
 }
 
 impl ToolHandler for CommandTool {
     fn call<'a>(&'a self, input: Input, _: &'a Turn) -> BoxFuture<'a, Result<ToolResult, ToolError>> {
         Box::pin(async move {
+            let is_shared = self.config.parallel_safe.unwrap_or(self.config.read_only);
+            let (_beside, _alone) = match is_shared {
+                true => (Some(self.gate.read().await), None),
+                false => (None, Some(self.gate.write().await)),
+            };
             match run_command(&self.config, &input.value, BACKSTOP).await {
                 Ok(output) => {
                     let result = ToolOutput::structured(&output.text(), &output.structured());

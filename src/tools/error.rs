@@ -188,6 +188,24 @@ impl ToolError {
         }
     }
 
+    /// The same error under the name by which the caller knows the tool.
+    pub fn about(mut self, wire_name: &str) -> ToolError {
+        match &mut self {
+            ToolError::NotFound { tool, .. }
+            | ToolError::Validation { tool, .. }
+            | ToolError::PermissionDenied { tool, .. }
+            | ToolError::ApprovalDeferred { tool, .. }
+            | ToolError::ApprovalExpired { tool, .. }
+            | ToolError::NotExecuted { tool, .. }
+            | ToolError::Execution { tool, .. }
+            | ToolError::Timeout { tool, .. }
+            | ToolError::Transport { tool, .. }
+            | ToolError::Cancelled { tool } => wire_name.clone_into(tool),
+            ToolError::Duplicate { .. } => {}
+        }
+        self
+    }
+
     /// The object under `_meta["toolcrib/error"]`, or `data` of a JSON-RPC error.
     pub fn facts(&self) -> Value {
         let mut facts = json!({

@@ -146,6 +146,20 @@ fn s61_a_cancelled_call_is_cancelled_upstream_and_never_answered() {
 }
 
 #[test]
+fn s61_a_client_without_a_session_cancels_in_the_same_way() {
+    let mut g = G::modern(&format!("{BARE}{M}"));
+    let hanging = g.post_call("m_hang", json!({}));
+    let world = std::rc::Rc::clone(&g.world);
+    until("the call runs", || world.events("start", "hang").len() == 1);
+    g.send(
+        &json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": hanging } }),
+    );
+    until("the upstream hears of it", || world.events("cancel", "hang").len() == 1);
+    g.done("m_plain", json!({}));
+    assert!(!g.has_reply(&hanging), "a cancelled call was answered");
+}
+
+#[test]
 fn s61_a_cancelled_call_that_waits_for_a_person_withdraws_the_question() {
     let mut g = G::asking(&format!("{BARE}{M}"), "nothing");
     let waiting = g.post_call("m_danger", json!({}));

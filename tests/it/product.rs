@@ -46,6 +46,48 @@ fn c1_a_request_that_stands_for_itself_needs_no_handshake() {
 }
 
 #[test]
+fn c1_s66_s68_s72_errors_are_the_same_where_requests_stand_for_themselves() {
+    let mut g = G::modern(&format!("{BARE}{M}"));
+    let reply = g.call("m_plian", json!({}));
+    assert_eq!((&reply["error"]["code"], err_kind(&reply)), (&json!(-32602), Some("not_found")));
+    assert_eq!(reply["error"]["data"]["suggestions"], json!(["m_plain"]));
+    for (tool, arguments, kind) in
+        [("m_sleep", json!({ "ms": "x" }), "validation"), ("m_die", json!({}), "transport")]
+    {
+        let reply = g.call(tool, arguments);
+        assert_eq!((err_kind(&reply), &reply["result"]["resultType"]), (Some(kind), &json!("complete")));
+        let meta = &reply["result"]["_meta"];
+        assert_eq!(meta["io.modelcontextprotocol/serverInfo"]["name"], "toolcrib", "{meta}");
+    }
+    let bare = json!({ "jsonrpc": "2.0", "id": "bare", "method": "tools/list", "params": {} });
+    g.send(&bare);
+    assert_eq!(g.reply(&json!("bare"))["error"]["code"], -32602, "neither handshake nor metadata");
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2099-01-01", "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let unknown =
+        json!({ "jsonrpc": "2.0", "id": "far", "method": "tools/list", "params": { "_meta": meta } });
+    g.send(&unknown);
+    assert_eq!(g.reply(&json!("far"))["error"]["code"], -32022);
+}
+
+#[test]
+fn c1_s16_a_client_without_a_session_hears_of_changes_if_it_listens() {
+    let mut g = G::modern(&format!("{BARE}[tools]\ncore = []\n{M}"));
+    let before = g.names().len();
+    let listening = g.post("subscriptions/listen", json!({ "notifications": { "toolsListChanged": true } }));
+    let id = |notice: &Value| notice["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"].clone();
+    let acknowledged = g.notice("notifications/subscriptions/acknowledged");
+    assert_eq!(id(&acknowledged), listening);
+    g.done("m_add_tool", json!({ "name": "fresh" }));
+    let changed = g.notice("notifications/tools/list_changed");
+    assert_eq!(id(&changed), listening);
+    assert_eq!(g.names().len(), before + 1);
+    g.close();
+    assert!(g.exit().success());
+}
+
+#[test]
 fn c2_stdout_carries_the_protocol_and_nothing_else() {
     let world = World::new(&format!("{BARE}{M}[mcp_servers.gone]\ncommand = \"no-such-program-at-all\"\n"));
     let mut command = world.command(&["serve"]);

@@ -75,7 +75,7 @@ async fn attempt(prepared: &Prepared, turn: &Turn) -> Result<ToolResult, ToolErr
     let started = Instant::now();
     let handler = prepared.tool().execute(prepared.input().clone(), prepared.grants(), turn);
     match timeout(prepared.limit(), handler).await {
-        Ok(result) => result,
+        Ok(result) => result.map_err(|error| error.about(&prepared.tool().definition().name)),
         Err(_) => Err(ToolError::Timeout {
             tool: name(prepared),
             elapsed: started.elapsed(),

@@ -65,7 +65,7 @@ struct Global {
     /// Writes the log to a file instead of stderr.
     #[arg(long, global = true, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// The session mode: work, chat, code, or one of [modes].
+    /// The session mode: work, chat, code, or one of the configuration.
     #[arg(long, global = true, value_name = "NAME")]
     mode: Option<String>,
     /// Prints JSON instead of tables.

@@ -29,6 +29,7 @@ use crate::tools::approval::ApprovalHandler;
 use crate::tools::error::{Executed, ToolError};
 use crate::tools::json::{ObjectWriter, RawJson, RawObject};
 use crate::tools::scoped::service::ScopedToolService;
+use crate::tools::scoped::view::View;
 use crate::tools::service::{ProgressSink, ToolOutput, Turn};
 use crate::upstream::client::{ASKABLE, ClientSide};
 use crate::upstream::supervisor::Shutdown;
@@ -91,8 +92,9 @@ fn key(id: &RawJson) -> RawKey {
 /// The last list that the client was given or told about.
 #[derive(Default)]
 struct Announced {
-    /// Address of the view that was looked at last: the same view is not looked at twice.
-    view: usize,
+    /// The view that was looked at last, so that the same one is not looked at twice. A weak pointer and not an
+    /// address: a new view may stand where an old one stood.
+    view: Weak<View>,
     list: Option<u64>,
 }
 
@@ -361,7 +363,7 @@ impl Front {
         self.client().has_listed = true;
         {
             let mut announced = self.announced.lock().expect("no code panics while it holds the last list");
-            announced.view = Arc::as_ptr(&view) as usize;
+            announced.view = Arc::downgrade(&view);
             announced.list = Some(digest(view.wire()));
         }
         encode::tools(&self.outbox, id, view.wire(), is_modern);
@@ -534,10 +536,10 @@ impl Front {
         let view = self.scope.view();
         {
             let mut announced = self.announced.lock().expect("no code panics while it holds the last list");
-            if announced.view == Arc::as_ptr(&view) as usize {
+            if std::ptr::eq(announced.view.as_ptr(), Arc::as_ptr(&view)) {
                 return;
             }
-            announced.view = Arc::as_ptr(&view) as usize;
+            announced.view = Arc::downgrade(&view);
             let list = Some(digest(view.wire()));
             if announced.list == list {
                 return;

@@ -10,7 +10,7 @@ use super::bm25::{Document, Index};
 use super::error::ToolError;
 use super::json::{ObjectWriter, RawJson};
 use super::scoped::service::ScopedToolService;
-use super::scoped::view::View;
+use super::scoped::view::{Settings, View};
 use super::service::{
     Input, Source, ToolDefinition, ToolHandler, ToolMetadata, ToolOutput, ToolResult, Turn,
 };
@@ -32,7 +32,7 @@ struct Search {
 /// The corpus of one view: everything callable that was not shown in full from the start.
 struct SearchIndex {
     version: u64,
-    settings: usize,
+    settings: Weak<Settings>,
     positions: Vec<usize>,
     bm25: Index,
     /// Folded wire names and folded names in the source's own spelling.
@@ -63,7 +63,13 @@ impl SearchIndex {
             });
         }
         let bm25 = Index::build(documents.into_iter());
-        SearchIndex { version: view.snapshot.version, settings: address(view), positions, bm25, exact }
+        SearchIndex {
+            version: view.snapshot.version,
+            settings: Arc::downgrade(&view.settings),
+            positions,
+            bm25,
+            exact,
+        }
     }
 
     /// Positions in the snapshot, best first; an exact name always leads.
@@ -86,11 +92,6 @@ impl SearchIndex {
         docs.truncate(limit);
         docs.into_iter().map(|doc| self.positions[doc]).collect()
     }
-}
-
-/// Settings are replaced as a whole, so their address tells whether they are still the same ones.
-fn address(view: &View) -> usize {
-    Arc::as_ptr(&view.settings) as usize
 }
 
 fn parameter_names(schema: &RawJson) -> Vec<String> {
@@ -168,7 +169,10 @@ impl Search {
     fn index(&self, view: &View) -> Arc<SearchIndex> {
         let mut cached = self.index.lock().expect("no code panics while it holds the index");
         match &*cached {
-            Some(index) if index.version == view.snapshot.version && index.settings == address(view) => {
+            Some(index)
+                if index.version == view.snapshot.version
+                    && std::ptr::eq(index.settings.as_ptr(), Arc::as_ptr(&view.settings)) =>
+            {
                 Arc::clone(index)
             }
             _ => {

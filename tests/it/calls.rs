@@ -294,6 +294,8 @@ fn a32_each_of_fifty_pipelined_calls_is_answered_once_with_its_own_result() {
 #[test]
 fn s61_a_limit_ends_a_call_and_cancels_it_upstream() {
     let mut g = G::new(&format!("{BARE}[tools.limits]\nm_hang = 300\n{M}"));
+    // The server is up now, so that the limit is the hanging tool's own.
+    g.list();
     let error = g.fails("m_hang", json!({}), "timeout");
     assert!(error["elapsed_ms"].as_u64().is_some_and(|elapsed| elapsed >= 300), "{error}");
     assert!(u128::from(error["elapsed_ms"].as_u64().unwrap_or_default()) < DEADLINE.as_millis());

@@ -60,7 +60,7 @@ const TABLE: [(Layer, &[&str]); 6] = [
 pub fn layer_of(path: &str) -> Option<Layer> {
     let path = path.strip_prefix("src/")?;
     let fits = |place: &&str| if place.ends_with('/') { path.starts_with(*place) } else { path == *place };
-    TABLE.iter().find(|(_, places)| places.iter().any(|place| fits(place))).map(|(layer, _)| *layer)
+    TABLE.iter().find(|(_, places)| places.iter().any(fits)).map(|(layer, _)| *layer)
 }
 
 /// A file without comments and without its tests.

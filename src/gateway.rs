@@ -190,6 +190,8 @@ impl Gateway {
         }
         // Dropping what is left kills its process groups.
         tasks.shutdown().await;
+        let cache = Arc::clone(&self.cache);
+        let _ = timeout(SHUTDOWN_LIMIT, tokio::task::spawn_blocking(move || cache.write_waiting())).await;
     }
 
     /// A new connection's view of the tools.

@@ -16,12 +16,14 @@ pub struct CatalogCache {
     state: Arc<LazyState>,
     /// Digest of what the store holds under each key, so that an unchanged list is not written again.
     held: Mutex<HashMap<String, [u8; 32]>>,
+    /// Lists that are to be written: later, because the start has better things to do.
+    waiting: Mutex<Vec<(Spec, Vec<RawJson>)>>,
 }
 
 impl CatalogCache {
     /// A cache in a store.
     pub fn new(state: Arc<LazyState>) -> CatalogCache {
-        CatalogCache { state, held: Mutex::default() }
+        CatalogCache { state, held: Mutex::default(), waiting: Mutex::default() }
     }
 
     /// What a server with this very configuration listed last. Reads from disk: not for the event loop's thread.
@@ -32,6 +34,22 @@ impl CatalogCache {
         let tools = raw.into_iter().map(|tool| RawJson::slice(&bytes, tool)).collect();
         self.held().insert(key, Sha256::digest(&bytes).into());
         Some(tools)
+    }
+
+    /// Notes a list that [`CatalogCache::write_waiting`] is to keep; an older one of the same server is replaced.
+    pub fn keep_later(&self, spec: &Spec, tools: Vec<RawJson>) {
+        let mut waiting = self.waiting.lock().expect("no code panics while it holds the lists");
+        waiting.retain(|(other, _)| other.name != spec.name);
+        waiting.push((spec.clone(), tools));
+    }
+
+    /// Writes what waits. Not for the event loop's thread.
+    pub fn write_waiting(&self) {
+        let waiting =
+            std::mem::take(&mut *self.waiting.lock().expect("no code panics while it holds the lists"));
+        for (spec, tools) in waiting {
+            self.keep(&spec, &tools);
+        }
     }
 
     /// Keeps a list for the next start. Writes to disk, if it has changed: not for the event loop's thread.

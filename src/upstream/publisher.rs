@@ -1,6 +1,7 @@
 //! Puts what a server lists into the catalog, and into the cache for the next start.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::cache::CatalogCache;
 use super::server::Upstream;
@@ -8,6 +9,9 @@ use super::tools::{Translated, translate};
 use crate::catalog::snapshot::Catalog;
 use crate::tools::json::RawJson;
 use crate::tools::service::Source;
+
+/// When lists are written to disk: the first answers to a client go before.
+const AFTER_THE_START: Duration = Duration::from_secs(2);
 
 /// Adds what the configuration says about single tools to what a server lists.
 pub type Decorate = Arc<dyn Fn(Translated) -> Translated + Send + Sync>;
@@ -27,9 +31,13 @@ impl Publisher {
     /// Publishes what a server has just listed.
     pub fn publish(&self, upstream: &Arc<Upstream>, raw: Vec<RawJson>) {
         self.put(upstream, &raw);
-        let (cache, upstream) = (Arc::clone(&self.cache), Arc::clone(upstream));
+        self.cache.keep_later(&upstream.spec, raw);
+        let cache = Arc::clone(&self.cache);
         // Nobody waits for it: a list that was not kept is read from its server again.
-        tokio::task::spawn_blocking(move || cache.keep(&upstream.spec, &raw));
+        tokio::spawn(async move {
+            tokio::time::sleep(AFTER_THE_START).await;
+            tokio::task::spawn_blocking(move || cache.write_waiting());
+        });
     }
 
     /// Publishes what servers listed when they last ran, unless they have answered by now.

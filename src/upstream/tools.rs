@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -31,9 +32,10 @@ pub fn translate(upstream: &Arc<Upstream>, raw_tools: &[RawJson]) -> Translated 
     let spec = &upstream.spec;
     let mut complaints = Vec::new();
     let mut seen = HashSet::new();
-    let mut kept: Vec<(String, &RawJson)> = Vec::new();
+    let mut kept: Vec<(String, &RawJson, RawObject<'_>)> = Vec::with_capacity(raw_tools.len());
     for raw in raw_tools {
-        let name = RawObject::parse(raw.as_bytes()).ok().and_then(|object| object.text("name"));
+        let object = RawObject::parse(raw.as_bytes()).unwrap_or_default();
+        let name = object.text("name");
         match name {
             None => complaints.push("a tool without a name was dropped".to_owned()),
             Some(name) if name.trim().is_empty() => {
@@ -43,18 +45,20 @@ pub fn translate(upstream: &Arc<Upstream>, raw_tools: &[RawJson]) -> Translated 
                 complaints.push(format!("tool `{name}` is listed twice: the first one is kept"));
             }
             Some(name) if !spec.takes(&name) => {}
-            Some(name) => kept.push((name, raw)),
+            Some(name) => kept.push((name, raw, object)),
         }
     }
     let servers: Vec<&str> = spec.all_servers.iter().map(String::as_str).collect();
-    let originals: Vec<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
+    let originals: Vec<&str> = kept.iter().map(|(name, ..)| name.as_str()).collect();
     let names = upstream_names(&spec.name, &servers, &originals);
     // All wire forms share one buffer: ten thousand tools are one allocation, and what was read can be let go.
     let mut buffer = Vec::with_capacity(raw_tools.iter().map(RawJson::len).sum::<usize>() + kept.len() * 24);
     let drafts: Vec<Draft> = kept
         .iter()
         .zip(&names)
-        .map(|((original, raw), name)| draft(spec, original, name, raw, &mut buffer, &mut complaints))
+        .map(|((original, raw, object), name)| {
+            draft(spec, original, name, raw, object, &mut buffer, &mut complaints)
+        })
         .collect();
     let buffer = Bytes::from(buffer);
     let tools = drafts.into_iter().map(|draft| Arc::new(draft.finish(upstream, &buffer))).collect();
@@ -67,7 +71,10 @@ struct Draft {
     original: Arc<str>,
     title: Option<Arc<str>>,
     description: Arc<str>,
-    wire: std::ops::Range<usize>,
+    wire: Range<usize>,
+    /// Where the schemas stand in the shared buffer.
+    input_schema: Option<Range<usize>>,
+    output_schema: Option<Range<usize>>,
     /// The judging schema, if it is not the one that stands in the wire form.
     own_schema: Option<RawJson>,
     metadata: ToolMetadata,
@@ -77,15 +84,15 @@ struct Draft {
 impl Draft {
     fn finish(self, upstream: &Arc<Upstream>, buffer: &Bytes) -> RegisteredTool {
         let wire = RawJson::trusted(buffer.slice(self.wire));
-        let shown = RawObject::parse(wire.as_bytes()).unwrap_or_default();
-        let part = |key: &str| shown.get(key).map(|raw| RawJson::slice(wire.bytes(), raw));
-        let input_schema = self.own_schema.or_else(|| part("inputSchema")).unwrap_or(RawJson::EMPTY_OBJECT);
+        let part = |range: Option<Range<usize>>| range.map(|range| RawJson::trusted(buffer.slice(range)));
+        let input_schema =
+            self.own_schema.or_else(|| part(self.input_schema)).unwrap_or(RawJson::EMPTY_OBJECT);
         let definition = ToolDefinition {
             name: self.name,
             title: self.title,
             description: self.description,
             input_schema,
-            output_schema: part("outputSchema"),
+            output_schema: part(self.output_schema),
             source: Source::Mcp(upstream.spec.name.clone()),
             metadata: self.metadata,
             original: Arc::clone(&self.original),
@@ -102,12 +109,12 @@ fn draft(
     original: &str,
     name: &str,
     raw: &RawJson,
+    as_listed: &RawObject<'_>,
     buffer: &mut Vec<u8>,
     complaints: &mut Vec<String>,
 ) -> Draft {
     // Keys of a schema are the repair's to rename, so it sees them before anything is cleaned.
-    let as_sent =
-        RawObject::parse(raw.as_bytes()).unwrap_or_default().get("inputSchema").map(|raw| raw.get());
+    let as_sent = as_listed.get("inputSchema").map(|raw| raw.get());
     let mut schema = exposed_schema(original, as_sent, complaints);
     let mut raw = Cow::Borrowed(raw);
     if !is_clean_raw(raw.as_str())
@@ -117,7 +124,11 @@ fn draft(
         complaints.push(format!("tool `{original}`: invisible or control characters were removed"));
         raw = Cow::Owned(RawJson::from_value(&value));
     }
-    let object = RawObject::parse(raw.as_bytes()).unwrap_or_default();
+    let cleaned = match &raw {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(raw) => Some(RawObject::parse(raw.as_bytes()).unwrap_or_default()),
+    };
+    let object = cleaned.as_ref().unwrap_or(as_listed);
     let annotations = object.get("annotations").and_then(|a| RawObject::parse(a.get().as_bytes()).ok());
     let mut metadata = hints(spec, annotations.as_ref());
     let title = object.text("title").filter(|title| !title.trim().is_empty());
@@ -134,8 +145,12 @@ fn draft(
         description = format!("{}\n{sentence}", description.trim_end());
     }
     let is_renamed_oddly = {
-        let folded = fold(name);
-        folded != fold(original) && folded != fold(&format!("{}_{original}", spec.name))
+        let plain =
+            name.strip_prefix(spec.name.as_str()).and_then(|rest| rest.strip_prefix('_')) == Some(original);
+        !plain && {
+            let folded = fold(name);
+            folded != fold(original) && folded != fold(&format!("{}_{original}", spec.name))
+        }
     };
     let start = buffer.len();
     buffer.push(b'{');
@@ -145,8 +160,11 @@ fn draft(
         }
         write_string(buffer, key);
         buffer.push(b':');
+        let from = buffer.len();
         buffer.extend_from_slice(value);
+        from..buffer.len()
     };
+    let (mut input_schema, mut output_schema) = (None, None);
     let mut written = HashSet::new();
     for (key, value) in &object.members {
         // A repeated key counts as its last value, and is written once.
@@ -157,13 +175,19 @@ fn draft(
         }
         let value = object.get(key).unwrap_or(value).get();
         match key.as_ref() {
-            "name" => member("name", quoted(name).as_bytes()),
+            "name" => drop(member("name", quoted(name).as_bytes())),
             "description" => {
                 let same = schema.sentence.is_none() && described.is_some();
-                member("description", if same { value.to_owned() } else { quoted(&description) }.as_bytes());
+                match same {
+                    true => member("description", value.as_bytes()),
+                    false => member("description", quoted(&description).as_bytes()),
+                };
             }
             "title" if value == "null" => {}
-            "inputSchema" => member("inputSchema", schema.text.as_deref().unwrap_or(value).as_bytes()),
+            "inputSchema" => {
+                let shown = schema.text.as_deref().unwrap_or(value);
+                input_schema = Some(member("inputSchema", shown.as_bytes()));
+            }
             "outputSchema" if !output_is_exposable(value) => {
                 if value != "null" {
                     complaints.push(format!(
@@ -172,14 +196,16 @@ fn draft(
                 }
             }
             "_meta" if is_renamed_oddly => {}
-            key => member(key, value.as_bytes()),
+            "outputSchema" => output_schema = Some(member("outputSchema", value.as_bytes())),
+            key => drop(member(key, value.as_bytes())),
         }
     }
     if object.get("description").is_none() {
         member("description", quoted(&description).as_bytes());
     }
     if object.get("inputSchema").is_none() {
-        member("inputSchema", schema.text.as_deref().unwrap_or(r#"{"type":"object"}"#).as_bytes());
+        let shown = schema.text.as_deref().unwrap_or(r#"{"type":"object"}"#);
+        input_schema = Some(member("inputSchema", shown.as_bytes()));
     }
     let mut title = title;
     if is_renamed_oddly {
@@ -208,6 +234,8 @@ fn draft(
         title: title.map(Into::into),
         description: description.into(),
         wire: start..buffer.len(),
+        input_schema,
+        output_schema,
         own_schema,
         metadata,
         renames: schema.renames,

@@ -99,6 +99,12 @@ impl Default for Place {
     }
 }
 
+/// One line of the list.
+enum Listed<'a> {
+    Meta(&'a RegisteredTool),
+    Tool(usize),
+}
+
 /// The tools of the gateway itself, where they exist.
 pub struct MetaTools {
     /// Finds tools that are not shown in full.
@@ -237,32 +243,65 @@ impl View {
     /// The tools in the list, in its order: sorted by name, then promoted ones in order of promotion.
     pub fn listed(&self) -> &Arc<[ToolDefinition]> {
         self.listed.get_or_init(|| {
-            let mut listed: Vec<ToolDefinition> =
-                self.meta.iter().map(|tool| self.present_meta(tool)).collect();
-            listed.extend((0..self.places.len()).filter_map(|i| {
-                let in_list = matches!(self.places[i].visibility, Visibility::Full | Visibility::Collapsed)
-                    && !self.is_promoted(i);
-                in_list.then(|| self.present(i)).flatten()
-            }));
-            listed.sort_by(|a, b| a.name.cmp(&b.name));
-            let promoted = self.promoted.iter().filter_map(|name| self.snapshot.position(name));
-            listed.extend(promoted.filter(|&i| self.is_promoted(i)).filter_map(|i| self.present(i)));
-            listed.into()
+            let shown = self.order().into_iter().filter_map(|entry| match entry {
+                Listed::Meta(tool) => Some(self.present_meta(tool)),
+                Listed::Tool(position) => self.present(position),
+            });
+            shown.collect()
         })
+    }
+
+    /// What stands in the list, in its order.
+    fn order(&self) -> Vec<Listed<'_>> {
+        let tools = self.snapshot.tools();
+        let in_list = (0..self.places.len()).filter(|&i| {
+            matches!(self.places[i].visibility, Visibility::Full | Visibility::Collapsed)
+                && !self.is_promoted(i)
+        });
+        let mut order: Vec<Listed> = in_list.map(Listed::Tool).collect();
+        // The snapshot is sorted by name already; the few meta tools find their places in it.
+        for meta in &self.meta {
+            let name = &meta.definition().name;
+            let at = order.partition_point(|entry| match entry {
+                Listed::Meta(other) => other.definition().name < *name,
+                Listed::Tool(position) => tools[*position].definition().name < *name,
+            });
+            order.insert(at, Listed::Meta(meta));
+        }
+        let promoted = self.promoted.iter().filter_map(|name| self.snapshot.position(name));
+        order.extend(promoted.filter(|&i| self.is_promoted(i)).map(Listed::Tool));
+        order
+    }
+
+    /// The wire form of a listed tool; that of a tool nothing changes is not copied.
+    fn wire_of(&self, entry: &Listed<'_>) -> RawJson {
+        match entry {
+            Listed::Meta(tool) => self.present_meta(tool).wire,
+            Listed::Tool(position) => {
+                let tool = &self.snapshot.tools()[*position];
+                let is_plain = self.settings.rewriters.is_empty()
+                    && self.places[*position].visibility == Visibility::Full
+                    && !self.is_promoted(*position)
+                    && !tool.output_promise_withdrawn();
+                match is_plain {
+                    true => tool.definition().wire.clone(),
+                    false => self.present(*position).map_or(RawJson::EMPTY_OBJECT, |shown| shown.wire),
+                }
+            }
+        }
     }
 
     /// The text of the `tools` array.
     pub fn wire(&self) -> &Bytes {
         self.wire.get_or_init(|| {
-            let listed = self.listed();
-            let mut text =
-                Vec::with_capacity(listed.iter().map(|tool| tool.wire.len() + 1).sum::<usize>() + 2);
+            let wires: Vec<RawJson> = self.order().iter().map(|entry| self.wire_of(entry)).collect();
+            let mut text = Vec::with_capacity(wires.iter().map(|wire| wire.len() + 1).sum::<usize>() + 2);
             text.push(b'[');
-            for (i, tool) in listed.iter().enumerate() {
+            for (i, wire) in wires.iter().enumerate() {
                 if i > 0 {
                     text.push(b',');
                 }
-                text.extend_from_slice(tool.wire.as_bytes());
+                text.extend_from_slice(wire.as_bytes());
             }
             text.push(b']');
             text.into()

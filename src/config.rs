@@ -162,7 +162,8 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::config::tables::{McpServer, RuleAction};
+    use crate::config::tables::McpServer;
+    use crate::tools::scoped::policy::Action;
 
     /// A home folder, a working directory and files in them.
     struct Place {
@@ -436,7 +437,7 @@ mod tests {
                     [mcp_servers.h]\nurl = \"http://127.0.0.1:1/mcp\"\nhttp_headers = { Authorization = \"Bearer abcdef\" }\n";
         let place = Place::new(&[("t.toml", text)]);
         let loaded = place.load("t.toml", &[], &[]);
-        assert_eq!(loaded.config.policy.rules["*"], RuleAction::Deny);
+        assert_eq!(loaded.config.policy.rules["*"], Action::Deny);
         let odd = server(&loaded, "odäd name");
         assert_eq!(odd.args, ["-u", "na\u{ef}ve-日本", "--empty=", "C:\\dir"]);
         assert_eq!(odd.startup_timeout, Duration::from_millis(2500));

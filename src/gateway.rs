@@ -14,14 +14,14 @@ use crate::catalog::registry::{Grants, RegisteredTool};
 use crate::catalog::snapshot::Catalog;
 use crate::commands;
 use crate::config::Loaded;
-use crate::config::tables::{Config, Promote, RuleAction, Tier as ConfiguredTier, WithoutClient};
+use crate::config::tables::{Config, Promote, WithoutClient};
 use crate::executor::approvals::TicketDesk;
 use crate::skills;
 use crate::state::LazyState;
 use crate::tools::approval::{ApprovalHandler, Nobody};
 use crate::tools::json::RawJson;
 use crate::tools::scoped::disclosure::{Disclosure, ModeConfig, shipped_modes};
-use crate::tools::scoped::policy::{Action, Judgement, Pattern, Policy, Tier, patterns};
+use crate::tools::scoped::policy::{Judgement, Pattern, Policy, patterns};
 use crate::tools::scoped::service::ScopedToolService;
 use crate::tools::scoped::view::{MetaTools, Settings};
 use crate::tools::service::{Source, ToolDefinition, ToolMetadata};
@@ -377,19 +377,8 @@ fn settings(config: &Config) -> Result<Settings> {
     let mut rules = Vec::new();
     for (text, action) in &config.policy.rules {
         let pattern = Pattern::parse(text).map_err(anyhow::Error::msg).context("in `[policy.rules]`")?;
-        let action = match action {
-            RuleAction::Allow => Action::Allow,
-            RuleAction::Ask => Action::Ask,
-            RuleAction::Deny => Action::Deny,
-        };
-        rules.push((pattern, action));
+        rules.push((pattern, *action));
     }
-    let tier = match config.policy.tier {
-        ConfiguredTier::Plan => Tier::Plan,
-        ConfiguredTier::Ask => Tier::Ask,
-        ConfiguredTier::Auto => Tier::Auto,
-        ConfiguredTier::Full => Tier::Full,
-    };
     let mut limits = Vec::new();
     for (text, limit) in &config.tools.limits {
         let pattern = Pattern::parse(text).map_err(anyhow::Error::msg).context("in `[tools.limits]`")?;
@@ -403,7 +392,7 @@ fn settings(config: &Config) -> Result<Settings> {
         &mode,
     );
     Ok(Settings {
-        policy: Policy { allow, rules, tier },
+        policy: Policy { allow, rules, tier: config.policy.tier },
         grants: Grants::new(config.policy.grants.iter().cloned()),
         disclosure: disclosure.map_err(anyhow::Error::msg).context("in `[tools] core` or the mode")?,
         rewriters: Vec::new(),
@@ -415,11 +404,7 @@ fn settings(config: &Config) -> Result<Settings> {
 fn mode(config: &Config) -> Result<ModeConfig> {
     let name = &config.tools.session_mode;
     if let Some(mode) = config.modes.get(name) {
-        return Ok(ModeConfig {
-            defer: mode.defer.clone(),
-            core_add: mode.core_add.clone(),
-            core_remove: mode.core_remove.clone(),
-        });
+        return Ok(mode.clone());
     }
     let known =
         || anyhow::anyhow!("there is no mode `{name}`; define `[modes.{name}]` or use work, chat or code");

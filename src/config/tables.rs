@@ -8,6 +8,8 @@ use serde::de::{Error as _, value};
 use serde::{Deserialize, Deserializer, forward_to_deserialize_any};
 
 use crate::commands::CommandConfig;
+use crate::tools::scoped::disclosure::ModeConfig;
+use crate::tools::scoped::policy::{Action, Tier};
 
 /// All of `tools.toml`. Each table may be absent; `Config::default()` is what no file at all means.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
@@ -28,7 +30,7 @@ pub struct Config {
     /// `[skills]`: where skills lie.
     pub skills: Skills,
     /// `[modes.NAME]`: modes beside the shipped ones.
-    pub modes: BTreeMap<String, Mode>,
+    pub modes: BTreeMap<String, ModeConfig>,
 }
 
 /// `[tools]`: what clients see, and limits of single tools.
@@ -91,38 +93,11 @@ pub struct Policy {
     /// Patterns of the only tools that exist; absent: all.
     pub allow: Option<Vec<String>>,
     /// Pattern → verdict, in the order of the file.
-    pub rules: IndexMap<String, RuleAction>,
+    pub rules: IndexMap<String, Action>,
     /// What runs unasked where no rule decides. Default: `auto`.
     pub tier: Tier,
     /// Granted permissions. Default: none.
     pub grants: Vec<String>,
-}
-
-/// The verdict of a rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RuleAction {
-    /// Runs.
-    Allow,
-    /// Runs when a person agrees.
-    Ask,
-    /// Does not run and is not shown.
-    Deny,
-}
-
-/// `[policy] tier`, from the strictest to the loosest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Tier {
-    /// Only tools declared read-only run.
-    Plan,
-    /// Everything else asks.
-    Ask,
-    /// Tools declared destructive ask.
-    #[default]
-    Auto,
-    /// Only rules and tools that always ask do.
-    Full,
 }
 
 /// `[approvals]`: how a person is asked.
@@ -241,18 +216,6 @@ pub struct Skills {
     pub paths: Vec<String>,
 }
 
-/// `[modes.NAME]`: what a mode changes. It never grants anything.
-#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Mode {
-    /// Families of tools that wait behind `tool_search`.
-    pub defer: Vec<String>,
-    /// Added to the core.
-    pub core_add: Vec<String>,
-    /// Taken from the core.
-    pub core_remove: Vec<String>,
-}
-
 /// The modes that need no `[modes.NAME]`.
 pub const SHIPPED_MODES: [&str; 3] = ["work", "chat", "code"];
 
@@ -292,7 +255,7 @@ pub(crate) fn known_keys() -> [(&'static str, &'static [&'static str]); 9] {
         ("mcp_servers.NAME", fields_of::<McpServer>()),
         ("commands.NAME", fields_of::<CommandConfig>()),
         ("skills", fields_of::<Skills>()),
-        ("modes.NAME", fields_of::<Mode>()),
+        ("modes.NAME", fields_of::<ModeConfig>()),
     ]
 }
 
@@ -426,6 +389,6 @@ mod tests {
         let policy: Policy = toml::from_str("[rules]\nz = 'allow'\na = 'deny'\n'm/*' = 'ask'\n").unwrap();
         let rules: Vec<_> =
             policy.rules.iter().map(|(pattern, action)| (pattern.as_str(), *action)).collect();
-        assert_eq!(rules, [("z", RuleAction::Allow), ("a", RuleAction::Deny), ("m/*", RuleAction::Ask)]);
+        assert_eq!(rules, [("z", Action::Allow), ("a", Action::Deny), ("m/*", Action::Ask)]);
     }
 }

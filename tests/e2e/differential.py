@@ -348,7 +348,8 @@ class Side:
             if modern:
                 # Only session-era clients are asked by a form; here exact rules say yes to what declares that it asks.
                 policy["rules"] = {"%s/%s" % (server, tool): "allow" for tool in spec.get("destructive", [])}
-            self.peer = sandbox.gateway({server: entry}, capabilities=capabilities, policy=policy)
+            self.peer = sandbox.gateway({server: entry}, capabilities=capabilities, policy=policy,
+                                        builtins={"enabled": []})
         self.names = {}
         if modern:
             self.peer.modern = True

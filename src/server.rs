@@ -5,4 +5,6 @@ pub mod encode;
 pub mod front;
 pub mod lifecycle;
 pub mod pipes;
+pub mod progress;
+pub mod relay;
 pub mod request;

@@ -9,17 +9,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::BoxFuture;
+use serde_json::json;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, interval_at, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::elicit::Elicitation;
 use super::encode;
 use super::lifecycle::{Inlet, open};
 use super::pipes::{Input, Output};
+use super::progress::{Progress, with_heartbeat};
+use super::relay::Relay;
 use super::request::{
     Incoming, Rejection, Sender, client_name, homeless, modern_sender, negotiated, oversized, sort,
 };
@@ -31,7 +32,7 @@ use crate::tools::json::{ObjectWriter, RawJson, RawObject};
 use crate::tools::scoped::service::ScopedToolService;
 use crate::tools::scoped::view::View;
 use crate::tools::service::{ProgressSink, ToolOutput, Turn};
-use crate::upstream::client::{ASKABLE, ClientSide};
+use crate::upstream::client::ASKABLE;
 use crate::upstream::supervisor::Shutdown;
 
 /// Longest line taken from a client; beyond it the client gets an error, and the line is not kept.
@@ -44,10 +45,6 @@ const FAREWELL: Duration = Duration::from_millis(1500);
 const LAST_ORDERS: Duration = Duration::from_millis(50);
 /// How long the last answers may take to leave, for a client that has stopped reading.
 const FLUSH: Duration = Duration::from_millis(500);
-/// How often a client that asked for progress hears that its call still runs.
-const HEARTBEAT: Duration = Duration::from_secs(5);
-/// Longest wait for the client's answer to a server's question; people may have to think.
-const QUESTION_LIMIT: Duration = Duration::from_secs(600);
 /// Changes of the catalog within this time are announced once.
 const COALESCE: Duration = Duration::from_millis(40);
 
@@ -289,7 +286,7 @@ impl Front {
                 })
                 .collect();
             drop(client);
-            self.gateway.introduce(Arc::new(Relay(Arc::downgrade(self))));
+            self.gateway.introduce(Arc::new(Relay::new(Arc::downgrade(self))));
             self.gateway.start();
         }
         // The SDK's end is gone only when this connection ends.
@@ -596,41 +593,13 @@ impl Front {
         self.client().session
     }
 
+    /// What the client declared that servers may use.
+    pub fn askable(&self) -> Vec<(&'static str, RawJson)> {
+        self.client().askable.clone()
+    }
+
     fn client(&self) -> std::sync::MutexGuard<'_, Client> {
         self.client.lock().expect("no code panics while it holds the client's facts")
-    }
-}
-
-/// The way of a server's question to this client.
-struct Relay(Weak<Front>);
-
-impl ClientSide for Relay {
-    fn capabilities(&self) -> RawJson {
-        let mut all = ObjectWriter::default();
-        if let Some(front) = self.0.upgrade() {
-            for (capability, declared) in &front.client().askable {
-                all.raw(capability, declared.as_bytes());
-            }
-        }
-        all.json()
-    }
-
-    fn has(&self, capability: &str) -> bool {
-        self.0
-            .upgrade()
-            .is_some_and(|front| front.client().askable.iter().any(|(name, _)| *name == capability))
-    }
-
-    fn ask<'a>(&'a self, method: &'a str, params: &'a RawJson) -> BoxFuture<'a, Result<RawJson, RawJson>> {
-        Box::pin(async move {
-            let failed =
-                |message: &str| Err(RawJson::from_value(&json!({ "code": -32603, "message": message })));
-            let Some(front) = self.0.upgrade() else { return failed("the client is gone") };
-            match front.ask(method, params, QUESTION_LIMIT).await {
-                Some(answer) => answer,
-                None => failed("the client did not answer"),
-            }
-        })
     }
 }
 
@@ -675,81 +644,6 @@ fn digest(list: &Bytes) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(list);
     hasher.finish()
-}
-
-/// Progress of one call on its way to the client.
-struct Progress {
-    token: String,
-    outbox: Outbox,
-    last: Mutex<Option<f64>>,
-}
-
-impl Progress {
-    fn new(token: String, outbox: Outbox) -> Progress {
-        Progress { token, outbox, last: Mutex::new(None) }
-    }
-
-    /// Whether this value is above the last one; the protocol wants them to grow.
-    fn advances(&self, value: f64) -> bool {
-        let mut last = self.last.lock().expect("no code panics while it holds the last value");
-        let advances = last.is_none_or(|last| value > last);
-        if advances {
-            *last = Some(value);
-        }
-        advances
-    }
-
-    /// Says that the call still runs. The values are too small to stand in the way of real ones.
-    fn beat(&self, count: u32, running: Duration) {
-        let value = f64::from(count) * 1e-6;
-        if self.advances(value) {
-            let message = format!("running for {} s", running.as_secs());
-            let params = format!(
-                r#"{{"progressToken":{},"progress":{value},"message":{}}}"#,
-                self.token,
-                Value::from(message)
-            );
-            encode::notification(&self.outbox, "notifications/progress", params.as_bytes());
-        }
-    }
-}
-
-impl ProgressSink for Progress {
-    fn forward(&self, params: &RawObject<'_>) {
-        let Some(value) = params.get("progress").and_then(|raw| raw.get().parse::<f64>().ok()) else {
-            return;
-        };
-        if !self.advances(value) {
-            return;
-        }
-        let mut out = ObjectWriter::default();
-        for (key, value) in &params.members {
-            match key.as_ref() {
-                "progressToken" => out.raw("progressToken", self.token.as_bytes()),
-                key => out.raw(key, value.get().as_bytes()),
-            };
-        }
-        encode::notification(&self.outbox, "notifications/progress", &out.finish());
-    }
-}
-
-/// Runs a call and tells a client that asked for progress that it still runs.
-async fn with_heartbeat<T>(call: impl Future<Output = T>, progress: Option<&Progress>) -> T {
-    let Some(progress) = progress else { return call.await };
-    let mut call = std::pin::pin!(call);
-    let started = Instant::now();
-    let mut beats = interval_at(started + HEARTBEAT, HEARTBEAT);
-    let mut count = 0;
-    loop {
-        tokio::select! {
-            biased;
-            done = &mut call => return done,
-            _ = beats.tick() => {
-                count += 1;
-                progress.beat(count, started.elapsed());
-            }
-        }
-    }
 }
 
 /// Waits for a signal that asks this process to end.

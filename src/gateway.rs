@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::builtins::{self, definitions::BUILTIN_TOOL_DEFINITIONS};
+use crate::builtins;
 use crate::catalog::registry::{Grants, RegisteredTool};
 use crate::catalog::snapshot::Catalog;
 use crate::commands;
@@ -453,14 +453,4 @@ fn upstreams(loaded: &Loaded, client: &Arc<ClientSlot>) -> Vec<Arc<Upstream>> {
         upstreams.push(upstream);
     }
     upstreams
-}
-
-/// Names, descriptions and hints of every built-in, for documentation and tests.
-pub fn builtin_names() -> Vec<&'static str> {
-    BUILTIN_TOOL_DEFINITIONS.iter().map(|definition| definition.name).collect()
-}
-
-/// The wire text of one definition, for tools that print it.
-pub fn wire_text(definition: &ToolDefinition) -> &str {
-    definition.wire.as_str()
 }

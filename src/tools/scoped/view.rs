@@ -352,11 +352,6 @@ impl View {
         }
         counts
     }
-
-    /// The schema as its author wrote it, for those who may see the tool.
-    pub fn full_schema(&self, position: usize) -> &RawJson {
-        &self.snapshot.tools()[position].definition().input_schema
-    }
 }
 
 /// Policy, grants and health of one tool; disclosure comes later because it looks at all tools at once.

@@ -14,6 +14,7 @@ use serde::{Deserialize, de};
 use serde_json::{Map, Value, json};
 
 use crate::process::{self, Exit, RunError, RunSpec};
+use crate::tools::claim_rule::ClaimRule;
 
 /// Bytes kept of each output: more than any result shows, less than a flood needs to do harm.
 const OUTPUT_CAP: usize = 1024 * 1024;
@@ -42,6 +43,9 @@ pub struct CommandConfig {
     /// Whether it may run beside others; absent leaves that to what else is known about it.
     #[serde(default)]
     pub parallel_safe: Option<bool>,
+    /// What it touches, said in terms of its parameters; absent leaves that to what else is known about it.
+    #[serde(default)]
+    pub claim: Option<ClaimRule>,
     /// Its time limit in milliseconds.
     #[serde(default)]
     pub timeout_ms: Option<u64>,

@@ -16,19 +16,22 @@ use crate::commands;
 use crate::config::Loaded;
 use crate::config::tables::{Config, Promote, WithoutClient};
 use crate::executor::approvals::TicketDesk;
+use crate::executor::calls::{Executor, Shared};
+use crate::executor::schedule::Schedule;
 use crate::skills;
 use crate::state::LazyState;
 use crate::tools::approval::{ApprovalHandler, Nobody};
-use crate::tools::json::RawJson;
+use crate::tools::results::Budget;
 use crate::tools::scoped::disclosure::{Disclosure, ModeConfig, shipped_modes};
-use crate::tools::scoped::policy::{Judgement, Pattern, Policy, patterns};
+use crate::tools::scoped::paths::Workspace;
+use crate::tools::scoped::policy::{Pattern, Policy, patterns};
 use crate::tools::scoped::service::ScopedToolService;
-use crate::tools::scoped::view::{MetaTools, Settings};
-use crate::tools::service::{Source, ToolDefinition, ToolMetadata};
-use crate::tools::{schema_lookup, tool_search};
+use crate::tools::scoped::view::Settings;
+use crate::tools::service::Source;
 use crate::upstream::cache::CatalogCache;
 use crate::upstream::client::{ClientSide, ClientSlot};
 use crate::upstream::link::Era;
+use crate::upstream::owners::Owners;
 use crate::upstream::publisher::{Decorate, Publisher};
 use crate::upstream::server::{Spec, Status, Upstream};
 use crate::upstream::supervisor::{DEPTH_VARIABLE, Shutdown, supervise};
@@ -53,6 +56,8 @@ pub struct Gateway {
     settings: Arc<Settings>,
     decorate: Decorate,
     cache: Arc<CatalogCache>,
+    shared: Arc<Shared>,
+    budget: Budget,
     approvals: Arc<dyn ApprovalHandler>,
     approval_limit: Duration,
     promote: Promote,
@@ -98,11 +103,7 @@ impl Gateway {
             commands::check(name, command).map_err(|why| anyhow::anyhow!("`[commands.{name}]`: {why}"))?;
         }
         let usable = config.commands.iter().filter(|(name, _)| !loaded.disabled_commands.contains_key(*name));
-        let gate = commands::tool::Gate::default();
-        publish(
-            Source::Command,
-            usable.map(|(name, command)| commands::tool::tool(name, command, &gate)).collect(),
-        );
+        publish(Source::Command, usable.map(|(name, command)| commands::tool::tool(name, command)).collect());
         publish(Source::Skill, skills::tools(&config.skills.paths));
         for (name, why) in loaded.disabled.iter().chain(&loaded.disabled_commands) {
             tracing::error!(%name, "disabled: {why}");
@@ -113,9 +114,21 @@ impl Gateway {
             WithoutClient::Ticket => Arc::new(TicketDesk::new(Arc::clone(&state))),
             WithoutClient::Deny => Arc::new(Nobody),
         };
+        let shared = Arc::new(Shared {
+            schedule: Schedule::new(config.tools.max_parallel_calls),
+            hooks: Vec::new(),
+            parallel_limit: Duration::from_millis(config.tools.parallel_timeout_ms),
+            owners: Owners::new(upstreams.clone()),
+        });
+        let budget = Budget {
+            max_chars: config.results.max_chars,
+            keep_bytes: config.results.keep_mb.saturating_mul(1 << 20),
+        };
         Ok(Arc::new(Gateway {
             catalog,
             upstreams,
+            shared,
+            budget,
             client,
             settings: Arc::new(settings(config)?),
             decorate,
@@ -194,13 +207,25 @@ impl Gateway {
         let _ = timeout(SHUTDOWN_LIMIT, tokio::task::spawn_blocking(move || cache.write_waiting())).await;
     }
 
-    /// A new connection's view of the tools.
+    /// A new connection: its view of the tools, and what runs its calls.
+    pub fn connect(&self) -> (Arc<ScopedToolService>, Arc<Executor>) {
+        self.connect_with(self.budget)
+    }
+
+    /// A new connection whose results may be this long.
+    pub fn connect_with(&self, budget: Budget) -> (Arc<ScopedToolService>, Arc<Executor>) {
+        let (catalog, settings) = (Arc::clone(&self.catalog), Arc::clone(&self.settings));
+        Executor::connect(catalog, settings, Arc::clone(&self.shared), budget)
+    }
+
+    /// A new connection's view of the tools, for whoever only looks.
     pub fn scope(&self) -> Arc<ScopedToolService> {
-        ScopedToolService::new(Arc::clone(&self.catalog), Arc::clone(&self.settings), |scope| MetaTools {
-            search: tool_search::tool(scope),
-            schema: schema_lookup::tool(scope),
-            call: tool_search::call_tool(),
-        })
+        self.connect().0
+    }
+
+    /// What runs all connections' calls.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// Sets whom upstream servers may ask. What it can do is told to servers that start afterwards.
@@ -280,47 +305,9 @@ impl Gateway {
         }
     }
 
-    /// Why the server that a tool of this name belongs to cannot be reached, if that is so.
-    pub fn failed_owner(&self, tool: &str) -> Option<String> {
-        let folded = crate::catalog::names::fold(tool);
-        self.upstreams.iter().find_map(|upstream| {
-            let server = crate::catalog::names::fold(&upstream.spec.name);
-            let rest = folded.strip_prefix(&server)?.strip_prefix('_')?;
-            // What policy hides is not told apart from what does not exist, whether its server runs or not.
-            let source = Source::Mcp(upstream.spec.name.clone());
-            let mut would_be =
-                ToolDefinition::new(tool, "", RawJson::EMPTY_OBJECT, source, ToolMetadata::default());
-            would_be.original = rest.into();
-            let policy = &self.settings.policy;
-            if !policy.is_allowlisted(&would_be) || matches!(policy.judge(&would_be), Judgement::Deny(_)) {
-                return None;
-            }
-            match upstream.status() {
-                Status::Down(why) | Status::Failed(why) => {
-                    Some(format!("server `{}`: {why}", upstream.spec.name))
-                }
-                _ => None,
-            }
-        })
-    }
-
     fn list_deadline(&self) -> Option<Instant> {
         let started = *self.started.lock().expect("no code panics while it holds the start time");
         started.map(|started| started + self.list_deadline)
-    }
-
-    /// Waits for the servers on their way up that a tool of this name may belong to. False if there is none.
-    pub async fn until_owner_settled(&self, tool: &str) -> bool {
-        let folded = crate::catalog::names::fold(tool);
-        let mut waited = false;
-        for upstream in self.upstreams.iter().filter(|upstream| !upstream.is_settled()) {
-            let server = crate::catalog::names::fold(&upstream.spec.name);
-            if folded.starts_with(&server) {
-                upstream.until_settled().await;
-                waited = true;
-            }
-        }
-        waited
     }
 
     /// A few sentences for a model that has never seen this server.
@@ -384,6 +371,11 @@ fn settings(config: &Config) -> Result<Settings> {
         let pattern = Pattern::parse(text).map_err(anyhow::Error::msg).context("in `[tools.limits]`")?;
         limits.push((pattern, Duration::from_millis(*limit)));
     }
+    let mut claims = Vec::new();
+    for (text, rule) in &config.tools.claims {
+        let pattern = Pattern::parse(text).map_err(anyhow::Error::msg).context("in `[tools.claims]`")?;
+        claims.push((pattern, rule.clone()));
+    }
     let mode = mode(config)?;
     let disclosure = Disclosure::new(
         config.tools.core.as_deref(),
@@ -397,6 +389,13 @@ fn settings(config: &Config) -> Result<Settings> {
         disclosure: disclosure.map_err(anyhow::Error::msg).context("in `[tools] core` or the mode")?,
         rewriters: Vec::new(),
         limits,
+        claims,
+        workspace: Workspace::new(
+            std::env::current_dir().context("the current folder cannot be found")?,
+            std::env::home_dir(),
+        ),
+        offers_batch: config.tools.batch,
+        cuts_results: true,
     })
 }
 
@@ -428,6 +427,7 @@ fn upstreams(loaded: &Loaded, client: &Arc<ClientSlot>) -> Vec<Arc<Upstream>> {
             startup_timeout: server.startup_timeout,
             tool_timeout: server.tool_timeout,
             trust_hints: server.trust_hints,
+            isolated: server.isolated || server.url.is_some(),
             defer: server.defer,
             permissions: server.permissions.clone(),
             enabled_tools: server.enabled_tools.clone(),

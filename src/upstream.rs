@@ -3,6 +3,7 @@
 pub mod cache;
 pub mod client;
 pub mod link;
+pub mod owners;
 pub mod publisher;
 pub mod server;
 pub mod supervisor;

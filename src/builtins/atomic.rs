@@ -142,8 +142,8 @@ fn temporary_in(folder: &Path) -> io::Result<NamedTempFile> {
 mod tests {
     use tempfile::TempDir;
 
-    use super::super::roots::LastLink;
     use super::*;
+    use crate::tools::scoped::paths::LastLink;
 
     fn world() -> (TempDir, Roots) {
         let world = TempDir::new().unwrap();

@@ -11,6 +11,7 @@ use super::atomic::PathLocks;
 use super::outcome::{BuiltinFailure, BuiltinOutput};
 use super::roots::Roots;
 use super::{edit, ops, read, search, shell, write};
+use crate::tools::claim_rule::{Access, ClaimRule};
 
 /// A built-in tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,6 +46,8 @@ pub struct BuiltinDefinition {
     pub idempotent: bool,
     /// A person is always asked.
     pub confirm: bool,
+    /// What a call touches.
+    pub claim: fn() -> ClaimRule,
     /// The grant that a caller must hold.
     pub permission: Option<&'static str>,
     /// The schema of its arguments.
@@ -65,6 +68,7 @@ pub static BUILTIN_TOOL_DEFINITIONS: &[BuiltinDefinition] = &[
         destructive: false,
         idempotent: true,
         confirm: false,
+        claim: || ClaimRule::paths(Access::Shared, &["path"]),
         permission: None,
         schema: schema_of::<read::Arguments>,
     },
@@ -79,6 +83,7 @@ pub static BUILTIN_TOOL_DEFINITIONS: &[BuiltinDefinition] = &[
         destructive: false,
         idempotent: true,
         confirm: false,
+        claim: || ClaimRule::paths(Access::Exclusive, &["path"]),
         permission: None,
         schema: schema_of::<write::Arguments>,
     },
@@ -94,6 +99,7 @@ pub static BUILTIN_TOOL_DEFINITIONS: &[BuiltinDefinition] = &[
         destructive: false,
         idempotent: false,
         confirm: false,
+        claim: || ClaimRule::paths(Access::Exclusive, &["path"]),
         permission: None,
         schema: schema_of::<edit::Arguments>,
     },
@@ -108,6 +114,7 @@ pub static BUILTIN_TOOL_DEFINITIONS: &[BuiltinDefinition] = &[
         destructive: false,
         idempotent: false,
         confirm: false,
+        claim: ops::claim,
         permission: None,
         schema: schema_of::<ops::Arguments>,
     },
@@ -122,6 +129,7 @@ pub static BUILTIN_TOOL_DEFINITIONS: &[BuiltinDefinition] = &[
         destructive: false,
         idempotent: true,
         confirm: false,
+        claim: search::claim,
         permission: None,
         schema: schema_of::<search::Arguments>,
     },
@@ -136,6 +144,7 @@ pub static BUILTIN_TOOL_DEFINITIONS: &[BuiltinDefinition] = &[
         destructive: true,
         idempotent: false,
         confirm: true,
+        claim: || ClaimRule::Exclusive,
         permission: None,
         schema: schema_of::<shell::Arguments>,
     },
@@ -230,6 +239,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+    use crate::tools::claim_rule::Touched;
 
     fn check_object(schema: &Value, at: &str) {
         assert_eq!(schema["type"], "object", "{at}");
@@ -268,6 +278,37 @@ mod tests {
         assert_eq!(schema["required"], json!(["operation", "path"]));
         expect![[r#"{"type":"string","enum":["list","stat","mkdir","copy","move","delete"],"description":"What to do. `mkdir` creates missing folders on the way too; `copy` and `move` take a `destination`."}"#]]
             .assert_eq(&schema["properties"]["operation"].to_string());
+    }
+
+    #[test]
+    fn s50_built_ins_claim_what_their_arguments_name() {
+        let check = |name: &str, arguments: Value, expected: Touched| {
+            let row = BUILTIN_TOOL_DEFINITIONS.iter().find(|row| row.name == name).unwrap();
+            assert_eq!((row.claim)().touched(&arguments), expected, "{name} {arguments}");
+        };
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let reads = |paths: &[&str]| Touched::Paths(Access::Shared, names(paths));
+        let changes = |paths: &[&str]| Touched::Paths(Access::Exclusive, names(paths));
+        let everything = Touched::Everything(Access::Exclusive);
+        check("file_read", json!({ "path": "a" }), reads(&["a"]));
+        check("file_write", json!({ "path": "a", "content": "" }), changes(&["a"]));
+        check("file_edit", json!({ "path": "a" }), changes(&["a"]));
+        check("file_search", json!({ "pattern": "x", "path": "src" }), reads(&["src"]));
+        check("file_search", json!({ "pattern": "x" }), reads(&["."]));
+        check("shell", json!({ "command": "true" }), everything.clone());
+        for operation in ["list", "stat"] {
+            check("file_ops", json!({ "operation": operation, "path": "a" }), reads(&["a"]));
+        }
+        for operation in ["mkdir", "delete"] {
+            check("file_ops", json!({ "operation": operation, "path": "a" }), changes(&["a"]));
+        }
+        for operation in ["copy", "move"] {
+            let arguments = json!({ "operation": operation, "path": "a", "destination": "b" });
+            check("file_ops", arguments, changes(&["a", "b"]));
+        }
+        check("file_ops", json!({ "operation": "zap", "path": "a" }), everything.clone());
+        check("file_ops", json!({ "path": "a" }), everything.clone());
+        check("file_ops", json!({ "operation": "delete" }), everything);
     }
 
     #[tokio::test]

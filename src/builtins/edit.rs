@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use super::atomic::{Existing, PathLocks, replace_with};
 use super::blocking::{Stop, blocking};
 use super::outcome::{BuiltinFailure, BuiltinOutput, count, decode, shorten};
-use super::roots::{LastLink, Place, Roots};
+use super::roots::{Place, Roots};
+use crate::tools::scoped::paths::LastLink;
 
 /// Bytes of the largest file that is edited: it is held in memory twice.
 const MAX_FILE: u64 = 64 * 1024 * 1024;

@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 use super::atomic::{Existing, PathLocks, TEMPORARY_PREFIX, replace};
 use super::blocking::{Stop, blocking};
 use super::outcome::{BuiltinFailure, BuiltinOutput, count, decode};
-use super::roots::{LastLink, Place, Roots, open_regular};
+use super::roots::{Place, Roots, open_regular};
+use crate::tools::claim_rule::{Access, ClaimRule, Reference};
+use crate::tools::scoped::paths::LastLink;
 
 /// Entries in one listing; longer ones are cut and say so.
 const MAX_LISTED: usize = 500;
@@ -58,6 +60,26 @@ enum Work {
     Copy { from: Place, to: Place, recursive: bool, existing: Existing },
     Move { from: Place, to: Place, existing: Existing },
     Delete { place: Place, recursive: bool },
+}
+
+/// What a call touches: by operation, the paths it names. An operation nobody knows may touch anything.
+pub fn claim() -> ClaimRule {
+    let reads = || ClaimRule::paths(Access::Shared, &["path"]);
+    let changes = || ClaimRule::paths(Access::Exclusive, &["path"]);
+    let both = || ClaimRule::paths(Access::Exclusive, &["path", "destination"]);
+    let cases = [
+        ("list", reads()),
+        ("stat", reads()),
+        ("mkdir", changes()),
+        ("delete", changes()),
+        ("copy", both()),
+        ("move", both()),
+    ];
+    ClaimRule::By {
+        by: Reference::named("operation"),
+        cases: cases.into_iter().map(|(operation, rule)| (operation.to_owned(), rule)).collect(),
+        otherwise: Box::new(ClaimRule::Exclusive),
+    }
 }
 
 /// Does it.

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::blocking::{Stop, blocking};
 use super::outcome::{BuiltinFailure, BuiltinOutput, count, decode};
-use super::roots::{LastLink, Roots};
+use super::roots::Roots;
+use crate::tools::scoped::paths::LastLink;
 
 /// Bytes of text in one answer: about sixteen thousand tokens, which models still take in well.
 const MAX_BYTES: usize = 64 * 1024;

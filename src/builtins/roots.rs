@@ -1,15 +1,11 @@
 //! Keeps every path below the configured folders, whatever links and dots it goes through.
 
-use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use super::outcome::BuiltinFailure;
-
-/// Links followed for one path before it counts as going round in circles; Linux stops at the same number.
-const MAX_LINKS: usize = 40;
+use crate::tools::scoped::paths::{LastLink, at_home, walk};
 
 /// The folders below which the built-ins may work.
 #[derive(Debug, Clone, Default)]
@@ -34,15 +30,6 @@ pub struct Place {
     shown: String,
     last: LastLink,
     asked: PathBuf,
-}
-
-/// Whether a link at the end of a path stands for its target or for itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LastLink {
-    /// For what it points to, which must be inside: reading and writing.
-    Followed,
-    /// For itself: deleting, moving, describing.
-    Itself,
 }
 
 impl Place {
@@ -162,7 +149,8 @@ impl Roots {
         Ok(file)
     }
 
-    fn absolute(&self, path: &Path) -> PathBuf {
+    /// Where an argument leads before dots and links are resolved, inside or not.
+    pub fn absolute(&self, path: &Path) -> PathBuf {
         if let Some(at_home) = at_home(path, self.home.as_deref()) {
             return at_home;
         }
@@ -227,84 +215,8 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a regular file")) }
 }
 
-fn at_home(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
-    let rest = path.strip_prefix("~").ok()?;
-    Some(if rest.as_os_str().is_empty() { home?.to_owned() } else { home?.join(rest) })
-}
-
 fn with_slashes(path: &Path) -> String {
     path.components().map(|part| part.as_os_str().to_string_lossy()).collect::<Vec<_>>().join("/")
-}
-
-enum Step {
-    Down(OsString),
-    Up,
-}
-
-/// Resolves dots and links as the kernel would, and goes on by name where nothing exists any more.
-fn walk(path: &Path, last: LastLink) -> io::Result<PathBuf> {
-    let mut here = PathBuf::new();
-    let mut ahead: VecDeque<Step> = VecDeque::new();
-    let mut links = 0;
-    go(path, &mut here, &mut ahead);
-    while let Some(step) = ahead.pop_front() {
-        let name = match step {
-            Step::Up => {
-                // `here` holds no links, so its parent is what the kernel would go to; above the top is the top.
-                here.pop();
-                continue;
-            }
-            Step::Down(name) => name,
-        };
-        here.push(name);
-        if ahead.is_empty() && last == LastLink::Itself {
-            break;
-        }
-        match fs::symlink_metadata(&here) {
-            Ok(metadata) if metadata.is_symlink() => {
-                links += 1;
-                if links > MAX_LINKS {
-                    return Err(io::Error::other("too many links"));
-                }
-                let target = fs::read_link(&here)?;
-                here.pop();
-                go(&target, &mut here, &mut ahead);
-            }
-            Ok(_) => {}
-            // What may not be looked at may not be used either; whoever tries is told so by the operating system.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::PermissionDenied
-                ) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(here)
-}
-
-/// Puts the steps of `path` in front of those ahead; an absolute path starts anew.
-fn go(path: &Path, here: &mut PathBuf, ahead: &mut VecDeque<Step>) {
-    let mut steps = Vec::new();
-    for component in path.components() {
-        match component {
-            Component::Prefix(prefix) => *here = PathBuf::from(prefix.as_os_str()),
-            Component::RootDir => {
-                let top = here.components().next();
-                *here = match top {
-                    Some(Component::Prefix(prefix)) => PathBuf::from(prefix.as_os_str()),
-                    _ => PathBuf::new(),
-                };
-                here.push(component.as_os_str());
-            }
-            Component::CurDir => {}
-            Component::ParentDir => steps.push(Step::Up),
-            Component::Normal(name) => steps.push(Step::Down(name.to_owned())),
-        }
-    }
-    for step in steps.into_iter().rev() {
-        ahead.push_front(step);
-    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,9 @@ use serde_json::{Value, json};
 use super::atomic::TEMPORARY_PREFIX;
 use super::blocking::{Stop, blocking};
 use super::outcome::{BuiltinFailure, BuiltinOutput, count, decode};
-use super::roots::{LastLink, Place, Roots, open_regular};
+use super::roots::{Place, Roots, open_regular};
+use crate::tools::claim_rule::{Access, ClaimRule, Footprint, Reference};
+use crate::tools::scoped::paths::LastLink;
 
 /// Results of a call that does not say how many it wants.
 const DEFAULT_RESULTS: usize = 100;
@@ -81,6 +83,19 @@ pub async fn run(roots: &Roots, input: Value, limit: Duration) -> Result<Builtin
     // A tenth is left for the answer.
     let deadline = Instant::now() + (limit - limit / 10).min(LONGEST);
     blocking(move |stop| search(&roots, &arguments, &stop.or_after(deadline))).await
+}
+
+/// What a call touches: the folder or file it names, or the first allowed folder.
+pub fn claim() -> ClaimRule {
+    let reads = |path: &str| Footprint {
+        access: Access::Shared,
+        paths: vec![Reference::named(path)],
+        nodes: Vec::new(),
+        sessions: Vec::new(),
+        otherwise: Box::new(ClaimRule::Exclusive),
+    };
+    let first = ClaimRule::Footprint(reads("=."));
+    ClaimRule::Footprint(Footprint { otherwise: Box::new(first), ..reads("path") })
 }
 
 fn search(roots: &Roots, arguments: &Arguments, stop: &Stop) -> Result<BuiltinOutput, BuiltinFailure> {

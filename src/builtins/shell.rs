@@ -11,7 +11,8 @@ use crate::process::{Captured, Exit, RunError, RunSpec, base_environment, run as
 
 use super::blocking::blocking;
 use super::outcome::{BuiltinFailure, BuiltinOutput, decode};
-use super::roots::{LastLink, Roots};
+use super::roots::Roots;
+use crate::tools::scoped::paths::LastLink;
 
 /// Bytes kept of each output; a caller that wants more has a file.
 const OUTPUT_CAP: usize = 64 * 1024;

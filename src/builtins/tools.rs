@@ -69,6 +69,7 @@ fn entry(builtin: &BuiltinDefinition) -> ToolDefinition {
         destructive: builtin.destructive,
         idempotent: builtin.idempotent,
         confirm: builtin.confirm,
+        claim: Some((builtin.claim)()),
         permissions: builtin.permission.map(str::to_owned).into_iter().collect(),
         ..ToolMetadata::default()
     };
@@ -111,5 +112,9 @@ impl ToolHandler for Builtin {
                 }
             }
         })
+    }
+
+    fn locate(&self, path: &str) -> Option<PathBuf> {
+        Some(self.env.roots.absolute(Path::new(path)))
     }
 }

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use super::atomic::{Existing, PathLocks, replace_with};
 use super::blocking::{Stop, blocking};
 use super::outcome::{BuiltinFailure, BuiltinOutput, count, decode};
-use super::roots::{LastLink, Place, Roots};
+use super::roots::{Place, Roots};
+use crate::tools::scoped::paths::LastLink;
 
 /// Arguments of `file_write`.
 #[derive(Debug, Deserialize, JsonSchema)]

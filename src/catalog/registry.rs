@@ -1,6 +1,7 @@
 //! Registers tools under unique names, finds them, and is the one place where a handler is called.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -88,6 +89,11 @@ impl RegisteredTool {
     /// What is known about the tool.
     pub fn definition(&self) -> &ToolDefinition {
         &self.definition
+    }
+
+    /// Where a path among the arguments leads before any link; `None`: from where the gateway runs.
+    pub fn locate(&self, path: &str) -> Option<PathBuf> {
+        self.handler.locate(path)
     }
 
     /// Why the tool cannot run at the moment, if its source knows.

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::gateway::Gateway;
 use crate::tools::approval::{ApprovalHandler, ApprovalRequest, ApprovalResponse, NoAnswer};
 use crate::tools::json::RawJson;
+use crate::tools::results::Budget;
 use crate::tools::scoped::service::ScopedToolService;
 use crate::tools::scoped::view::Visibility;
 use crate::tools::service::{ToolDefinition, ToolOutput, ToolService, Turn};
@@ -147,17 +148,16 @@ pub async fn call(gateway: Arc<Gateway>, tool: &str, arguments: &str, as_json: b
         arguments.is_object(),
         "the arguments must be a JSON object, such as '{{\"path\": \"x\"}}'"
     );
-    let scope = ready(&gateway).await;
+    ready(&gateway).await;
     let mut turn = Turn::detached();
     turn.approvals = match std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
         true => Arc::new(Terminal),
         false => gateway.approvals_without_client(),
     };
-    let outcome = match scope.prepare(tool, arguments) {
-        Ok(prepared) => scope.run(&prepared, &turn).await,
-        Err(error) => Err(error),
-    };
-    let code = match outcome {
+    // Nobody could read on in a result that was cut: this connection ends with it.
+    let (_scope, executor) = gateway.connect_with(Budget { max_chars: usize::MAX, keep_bytes: 0 });
+    let outcome = executor.finish(executor.arrive(tool, arguments), &turn).await;
+    let code = match outcome.result {
         Ok(output) => print_output(&output, as_json),
         Err(error) => {
             match as_json {

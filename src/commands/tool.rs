@@ -1,10 +1,10 @@
 //! Command tools as catalog entries.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use tokio::sync::RwLock;
 
 use super::{CommandConfig, CommandFailure, input_schema, run_command};
 use crate::catalog::names::legal;
@@ -18,17 +18,13 @@ use crate::tools::service::{
 /// The executor's clock ends a run; this one only keeps a forgotten child from living for ever.
 const BACKSTOP: Duration = Duration::from_secs(24 * 3600);
 
-/// Lets commands that are declared safe beside others run together and every other one alone, in order of arrival.
-pub type Gate = Arc<RwLock<()>>;
-
 struct CommandTool {
     name: String,
     config: CommandConfig,
-    gate: Gate,
 }
 
 /// The tool of one `[commands.NAME]`.
-pub fn tool(name: &str, config: &CommandConfig, gate: &Gate) -> RegisteredTool {
+pub fn tool(name: &str, config: &CommandConfig) -> RegisteredTool {
     let description =
         config.description.clone().unwrap_or_else(|| format!("Runs `{}`.", config.run.join(" ")));
     let metadata = ToolMetadata {
@@ -36,6 +32,7 @@ pub fn tool(name: &str, config: &CommandConfig, gate: &Gate) -> RegisteredTool {
         idempotent: config.read_only,
         confirm: config.confirm,
         parallel_safe: config.parallel_safe,
+        claim: config.claim.clone(),
         permissions: config.permissions.clone(),
         timeout_ms: config.timeout_ms,
         ..ToolMetadata::default()
@@ -44,19 +41,13 @@ pub fn tool(name: &str, config: &CommandConfig, gate: &Gate) -> RegisteredTool {
     let mut definition =
         ToolDefinition::new(&legal(name).name, &description, schema, Source::Command, metadata);
     definition.original = name.into();
-    let handler =
-        CommandTool { name: definition.name.to_string(), config: config.clone(), gate: Arc::clone(gate) };
+    let handler = CommandTool { name: definition.name.to_string(), config: config.clone() };
     RegisteredTool::new(definition, Arc::new(handler))
 }
 
 impl ToolHandler for CommandTool {
     fn call<'a>(&'a self, input: Input, _: &'a Turn) -> BoxFuture<'a, Result<ToolResult, ToolError>> {
         Box::pin(async move {
-            let is_shared = self.config.parallel_safe.unwrap_or(self.config.read_only);
-            let (_beside, _alone) = match is_shared {
-                true => (Some(self.gate.read().await), None),
-                false => (None, Some(self.gate.write().await)),
-            };
             match run_command(&self.config, &input.value, BACKSTOP).await {
                 Ok(output) => {
                     let result = ToolOutput::structured(&output.text(), &output.structured());
@@ -68,5 +59,9 @@ impl ToolHandler for CommandTool {
                 Err(failure) => Ok(ToolResult::ToolError(failure.to_string())),
             }
         })
+    }
+
+    fn locate(&self, path: &str) -> Option<PathBuf> {
+        self.config.cwd.as_ref().map(|folder| Path::new(folder).join(path))
     }
 }

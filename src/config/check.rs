@@ -94,6 +94,7 @@ fn patterns(source: &Source, document: &DeTable<'_>, config: &Config) -> Result<
         }
     }
     let keys = (tools.limits.keys().map(|key| ["tools", "limits", key.as_str()].to_vec()))
+        .chain(tools.claims.keys().map(|key| ["tools", "claims", key.as_str()].to_vec()))
         .chain(tools.permissions.keys().map(|key| ["tools", "permissions", key.as_str()].to_vec()))
         .chain(config.policy.rules.keys().map(|key| ["policy", "rules", key.as_str()].to_vec()));
     for path in keys {

@@ -338,7 +338,7 @@ fn type_error(source: &Source, document: &DeTable<'_>, error: &toml::de::Error) 
 fn hint_for_key(name: &str, known_here: &[&str]) -> String {
     let tables = known_keys();
     match tables.iter().find(|(table, keys)| !table.is_empty() && keys.contains(&name)) {
-        Some((table, _)) if nearest(name, known_here).is_none() => format!("; it belongs to `[{table}]`"),
+        Some((table, _)) if slip(name, known_here).is_none() => format!("; it belongs to `[{table}]`"),
         _ if known_here.is_empty() => String::new(),
         _ => match nearest(name, known_here) {
             Some(known) => format!("; did you mean `{known}`?"),
@@ -356,17 +356,26 @@ pub(crate) fn did_you_mean(name: &str, known: &[&str]) -> String {
     nearest(name, known).map(|known| format!("; did you mean `{known}`?")).unwrap_or_default()
 }
 
+fn folded(name: &str) -> String {
+    name.to_lowercase().replace(['_', '-', '.', ' '], "")
+}
+
+/// The known name that differs by a few letters only.
+fn slip<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let name = folded(name);
+    let slips = |known: &&str| strsim::damerau_levenshtein(&name, &folded(known));
+    let best = known.iter().copied().min_by_key(slips)?;
+    (slips(&best) * 3 <= name.len().max(folded(best).len())).then_some(best)
+}
+
 /// The known name that was probably meant: another spelling, a slip, or a longer form.
 fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let fold = |text: &str| text.to_lowercase().replace(['_', '-', '.', ' '], "");
-    let name = fold(name);
-    let slips = |known: &&str| strsim::damerau_levenshtein(&name, &fold(known));
-    let best = known.iter().copied().min_by_key(slips)?;
-    if slips(&best) * 3 <= name.len().max(fold(best).len()) {
-        return Some(best);
+    if let Some(slip) = slip(name, known) {
+        return Some(slip);
     }
+    let name = folded(name);
     let longer = |known: &&str| {
-        let known = fold(known);
+        let known = folded(known);
         name.len().min(known.len()) >= 3 && (known.contains(&name) || name.contains(&known))
     };
     known.iter().copied().find(longer)

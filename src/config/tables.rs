@@ -8,6 +8,10 @@ use serde::de::{Error as _, value};
 use serde::{Deserialize, Deserializer, forward_to_deserialize_any};
 
 use crate::commands::CommandConfig;
+use crate::executor::calls::DEFAULT_PARALLEL_LIMIT;
+use crate::executor::schedule::DEFAULT_PARALLEL_CALLS;
+use crate::tools::claim_rule::ClaimRule;
+use crate::tools::results::DEFAULT_MAX_CHARS;
 use crate::tools::scoped::disclosure::ModeConfig;
 use crate::tools::scoped::policy::{Action, Tier};
 
@@ -21,6 +25,8 @@ pub struct Config {
     pub policy: Policy,
     /// `[approvals]`: how a person is asked.
     pub approvals: Approvals,
+    /// `[results]`: how long results may be.
+    pub results: Results,
     /// `[builtins]`: the built-in tools.
     pub builtins: Builtins,
     /// `[mcp_servers.NAME]`: upstream servers, in the order of the file.
@@ -51,10 +57,18 @@ pub struct Tools {
     pub batch: bool,
     /// How long the first list waits for servers that were never seen before. Default: 400.
     pub first_list_wait_ms: u64,
+    /// Calls that run at the same time. Default: 16.
+    #[serde(deserialize_with = "count")]
+    pub max_parallel_calls: usize,
+    /// The longest a call may take beside others of its group of a batch. Default: 30000.
+    #[serde(deserialize_with = "millis")]
+    pub parallel_timeout_ms: u64,
     /// Glob → time limit of a call in milliseconds.
     pub limits: IndexMap<String, u64>,
     /// Glob → grants that a call needs.
     pub permissions: IndexMap<String, Vec<String>>,
+    /// Glob → what a call touches.
+    pub claims: IndexMap<String, ClaimRule>,
 }
 
 impl Default for Tools {
@@ -67,8 +81,11 @@ impl Default for Tools {
             auto_tokens: 4000,
             batch: false,
             first_list_wait_ms: 400,
+            max_parallel_calls: DEFAULT_PARALLEL_CALLS,
+            parallel_timeout_ms: DEFAULT_PARALLEL_LIMIT.as_millis() as u64,
             limits: IndexMap::new(),
             permissions: IndexMap::new(),
+            claims: IndexMap::new(),
         }
     }
 }
@@ -126,6 +143,23 @@ pub enum WithoutClient {
     Ticket,
     /// The call is refused.
     Deny,
+}
+
+/// `[results]`: how long results may be.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Results {
+    /// Characters of text in one result, and of structured content. Default: 4000.
+    #[serde(deserialize_with = "result_chars")]
+    pub max_chars: usize,
+    /// Megabytes of whole results that are kept to be read on. Default: 64.
+    pub keep_mb: usize,
+}
+
+impl Default for Results {
+    fn default() -> Self {
+        Self { max_chars: DEFAULT_MAX_CHARS, keep_mb: 64 }
+    }
 }
 
 /// `[builtins]`: the built-in tools.
@@ -236,6 +270,23 @@ fn millis<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     }
 }
 
+fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
+    match usize::deserialize(deserializer)? {
+        0 => Err(D::Error::custom("must be more than 0; 1 means one after another")),
+        count => Ok(count),
+    }
+}
+
+/// Below this, not even the sentence about what is missing fits.
+const FEWEST_CHARS: usize = 100;
+
+fn result_chars<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
+    match usize::deserialize(deserializer)? {
+        chars if chars < FEWEST_CHARS => Err(D::Error::custom("must be at least 100")),
+        chars => Ok(chars),
+    }
+}
+
 fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let seconds = f64::deserialize(deserializer)?;
     Duration::try_from_secs_f64(seconds)
@@ -245,12 +296,13 @@ fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Er
 }
 
 /// Every table with its keys, as the structs above have them.
-pub(crate) fn known_keys() -> [(&'static str, &'static [&'static str]); 9] {
+pub(crate) fn known_keys() -> [(&'static str, &'static [&'static str]); 10] {
     [
         ("", fields_of::<Config>()),
         ("tools", fields_of::<Tools>()),
         ("policy", fields_of::<Policy>()),
         ("approvals", fields_of::<Approvals>()),
+        ("results", fields_of::<Results>()),
         ("builtins", fields_of::<Builtins>()),
         ("mcp_servers.NAME", fields_of::<McpServer>()),
         ("commands.NAME", fields_of::<CommandConfig>()),
@@ -309,7 +361,10 @@ mod tests {
 
     #[test]
     fn c4_the_shipped_file_means_the_defaults() {
-        assert_eq!(toml::from_str::<Config>(SHIPPED), Ok(Config::default()));
+        // The one difference: whoever writes a file at all gets room for longer results.
+        let shipped =
+            Config { results: Results { max_chars: 20_000, ..Results::default() }, ..Config::default() };
+        assert_eq!(toml::from_str::<Config>(SHIPPED), Ok(shipped));
         assert_eq!(toml::from_str::<Config>(""), Ok(Config::default()));
     }
 
@@ -357,6 +412,8 @@ mod tests {
         assert_eq!((config.tools.defer_mcp_tools, config.tools.batch), (false, false));
         assert_eq!((config.tools.session_mode.as_str(), config.tools.promote), ("work", Promote::Auto));
         assert_eq!((config.tools.auto_tokens, config.tools.first_list_wait_ms), (4000, 400));
+        assert_eq!((config.tools.max_parallel_calls, config.tools.parallel_timeout_ms), (16, 30_000));
+        assert_eq!((config.results.max_chars, config.results.keep_mb), (4000, 64));
         assert_eq!((config.policy.tier, config.policy.allow), (Tier::Auto, None));
         assert_eq!(
             (config.approvals.without_client, config.approvals.timeout_ms),

@@ -4,6 +4,8 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::request::Rejection;
+use crate::executor::calls::Outcome;
+use crate::executor::trace::Trace;
 use crate::lines::Outbox;
 use crate::tools::error::ToolError;
 use crate::tools::json::{ObjectWriter, RawJson, RawObject};
@@ -12,6 +14,7 @@ use crate::tools::service::ToolOutput;
 /// What every result of the self-contained era says about the server.
 const SERVER_INFO: &str = concat!(r#"{"name":"toolcrib","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
 const SERVER_INFO_KEY: &str = "io.modelcontextprotocol/serverInfo";
+const RUN_KEY: &str = "toolcrib/run";
 const MODERN_TAIL: &str = concat!(
     r#","ttlMs":0,"cacheScope":"private","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"toolcrib","version":""#,
     env!("CARGO_PKG_VERSION"),
@@ -27,15 +30,75 @@ fn head(id: &RawJson) -> Vec<u8> {
 
 /// Answers with a result object.
 pub fn result(outbox: &Outbox, id: &RawJson, result: &RawJson, is_modern: bool) {
-    let completed = if is_modern { Some(modern(result)) } else { None };
-    let result = completed.as_ref().unwrap_or(result);
+    traced(outbox, id, result, None, is_modern);
+}
+
+/// Answers with a result object that tells in its `_meta` how the call went.
+fn traced(outbox: &Outbox, id: &RawJson, result: &RawJson, trace: Option<&Trace>, is_modern: bool) {
+    let trace = trace.map(Trace::json);
     let mut head = head(id);
     head.extend_from_slice(br#","result":"#);
-    outbox.push(&[&Bytes::from(head), result.bytes(), &Bytes::from_static(b"}")]);
+    let tail = Bytes::from_static(b"}");
+    match (is_modern, trace) {
+        (true, trace) => {
+            outbox.push(&[&Bytes::from(head), modern(result, trace.as_ref()).bytes(), &tail]);
+        }
+        (false, None) => outbox.push(&[&Bytes::from(head), result.bytes(), &tail]),
+        (false, Some(trace)) => {
+            let [before, added, after] = with_trace(result, &trace);
+            outbox.push(&[&Bytes::from(head), &before, &added, &after, &tail]);
+        }
+    }
+}
+
+/// A result in three pieces, the middle one being what is added: the others are the upstream's own bytes.
+fn with_trace(result: &RawJson, trace: &RawJson) -> [Bytes; 3] {
+    let bytes = result.bytes();
+    let cut = |at: usize, added: String| [bytes.slice(..at), added.into(), bytes.slice(at..)];
+    let member = format!(r#""{RUN_KEY}":{}"#, trace.as_str());
+    let end = bytes.trim_ascii_end().len().saturating_sub(1);
+    let comma = if bytes[..end].trim_ascii_end().ends_with(b"{") { "" } else { "," };
+    let appended = || cut(end, format!(r#"{comma}"_meta":{{{member}}}"#));
+    // Most results have no metadata, and are not worth a parse to see that.
+    if memchr::memmem::find(bytes, br#""_meta""#).is_none() {
+        return appended();
+    }
+    let object = RawObject::parse(bytes).unwrap_or_default();
+    let Some(meta) = object.get("_meta") else { return appended() };
+    let Ok(members) = RawObject::parse(meta.get().as_bytes()) else {
+        // Metadata that is no object is the upstream's business.
+        return cut(end, String::new());
+    };
+    if members.get(RUN_KEY).is_none() {
+        let start = meta.get().as_ptr() as usize - bytes.as_ptr() as usize;
+        let comma = if members.members.is_empty() { "" } else { "," };
+        return cut(start + meta.get().len() - 1, format!("{comma}{member}"));
+    }
+    // A gateway behind this one has told of its own run: ours is the one that the client started.
+    let mut out = ObjectWriter::with_capacity(result.len() + member.len());
+    for (key, value) in &object.members {
+        match key.as_ref() {
+            "_meta" => out.raw("_meta", &merged(&members, &[(RUN_KEY, trace.as_bytes())])),
+            key => out.raw(key, value.get().as_bytes()),
+        };
+    }
+    [out.finish().into(), Bytes::new(), Bytes::new()]
+}
+
+/// Metadata with further members, which replace those of the same name.
+fn merged(meta: &RawObject<'_>, added: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut out = ObjectWriter::default();
+    for (key, value) in meta.members.iter().filter(|(key, _)| !added.iter().any(|(added, _)| key == added)) {
+        out.raw(key, value.get().as_bytes());
+    }
+    for (key, value) in added {
+        out.raw(key, value);
+    }
+    out.finish()
 }
 
 /// The result with the members that the self-contained era requires.
-fn modern(result: &RawJson) -> RawJson {
+fn modern(result: &RawJson, trace: Option<&RawJson>) -> RawJson {
     let object = RawObject::parse(result.as_bytes()).unwrap_or_default();
     let mut out = ObjectWriter::with_capacity(result.len() + 160);
     if object.get("resultType").is_none() {
@@ -44,14 +107,11 @@ fn modern(result: &RawJson) -> RawJson {
     for (key, value) in object.members.iter().filter(|(key, _)| key != "_meta") {
         out.raw(key, value.get().as_bytes());
     }
-    let mut meta = ObjectWriter::default();
-    if let Some(old) = object.get("_meta").and_then(|old| RawObject::parse(old.get().as_bytes()).ok()) {
-        for (key, value) in old.members.iter().filter(|(key, _)| key != SERVER_INFO_KEY) {
-            meta.raw(key, value.get().as_bytes());
-        }
-    }
-    meta.raw(SERVER_INFO_KEY, SERVER_INFO.as_bytes());
-    out.raw("_meta", &meta.finish());
+    let old =
+        object.get("_meta").and_then(|old| RawObject::parse(old.get().as_bytes()).ok()).unwrap_or_default();
+    let mut added: Vec<(&str, &[u8])> = vec![(SERVER_INFO_KEY, SERVER_INFO.as_bytes())];
+    added.extend(trace.map(|trace| (RUN_KEY, trace.as_bytes())));
+    out.raw("_meta", &merged(&old, &added));
     out.json()
 }
 
@@ -82,9 +142,10 @@ fn error_object(outbox: &Outbox, id: &RawJson, error: &RawJson) {
 }
 
 /// Answers a call, whatever became of it. A cancelled call is not answered.
-pub fn outcome(outbox: &Outbox, id: &RawJson, outcome: Result<ToolOutput, ToolError>, is_modern: bool) {
-    match outcome {
-        Ok(ToolOutput::Result(output)) => result(outbox, id, &output, is_modern),
+pub fn outcome(outbox: &Outbox, id: &RawJson, outcome: Outcome, is_modern: bool) {
+    let trace = outcome.trace.as_ref();
+    match outcome.result {
+        Ok(ToolOutput::Result(output)) => traced(outbox, id, &output, trace, is_modern),
         Ok(ToolOutput::RpcError(error)) => error_object(outbox, id, &well_formed(&error)),
         Err(ToolError::Cancelled { .. }) => {}
         Err(error @ ToolError::NotFound { .. }) => rejection(
@@ -96,7 +157,7 @@ pub fn outcome(outbox: &Outbox, id: &RawJson, outcome: Result<ToolOutput, ToolEr
                 data: Some(Box::new(error.facts())),
             },
         ),
-        Err(error) => result(outbox, id, &error_result(&error), is_modern),
+        Err(error) => traced(outbox, id, &error_result(&error), trace, is_modern),
     }
 }
 
@@ -157,7 +218,35 @@ mod tests {
         let expected = format!(
             r#"{{"resultType":"complete","content":[],"_meta":{{"a/b":1.0,"{SERVER_INFO_KEY}":{SERVER_INFO}}}}}"#
         );
-        assert_eq!(modern(&plain).as_str(), expected);
+        assert_eq!(modern(&plain, None).as_str(), expected);
+    }
+
+    #[test]
+    fn a_trace_is_added_and_everything_else_keeps_its_bytes() {
+        let trace = RawJson::parse(r#"{"t":1}"#).unwrap();
+        let check = |text: &str, expected: &str| {
+            let parts = with_trace(&RawJson::parse(text.to_owned()).unwrap(), &trace);
+            assert_eq!(String::from_utf8(parts.concat()).unwrap(), expected, "{text}");
+        };
+        check("{}", r#"{"_meta":{"toolcrib/run":{"t":1}}}"#);
+        check(
+            r#"{"content":[],"b":1.0,"a":2}"#,
+            r#"{"content":[],"b":1.0,"a":2,"_meta":{"toolcrib/run":{"t":1}}}"#,
+        );
+        check(
+            r#"{"_meta":{"b":1.0,"a":2},"content":[]}"#,
+            r#"{"_meta":{"b":1.0,"a":2,"toolcrib/run":{"t":1}},"content":[]}"#,
+        );
+        check(r#"{"_meta":{ },"x":1}"#, r#"{"_meta":{ "toolcrib/run":{"t":1}},"x":1}"#);
+        check(
+            r#"{"content":[{"_meta":{}}]}"#,
+            r#"{"content":[{"_meta":{}}],"_meta":{"toolcrib/run":{"t":1}}}"#,
+        );
+        check(
+            r#"{"_meta":{"toolcrib/run":{"t":0},"x":1},"y":1.0}"#,
+            r#"{"_meta":{"x":1,"toolcrib/run":{"t":1}},"y":1.0}"#,
+        );
+        check(r#"{"_meta":7}"#, r#"{"_meta":7}"#);
     }
 
     #[test]

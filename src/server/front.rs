@@ -24,14 +24,15 @@ use super::relay::Relay;
 use super::request::{
     Incoming, Rejection, Sender, client_name, homeless, modern_sender, negotiated, oversized, sort,
 };
+use crate::executor::calls::{Arrival, Executor};
 use crate::gateway::Gateway;
 use crate::lines::{Line, LineReader, Outbox};
 use crate::tools::approval::ApprovalHandler;
-use crate::tools::error::{Executed, ToolError};
+use crate::tools::error::ToolError;
 use crate::tools::json::{ObjectWriter, RawJson, RawObject};
 use crate::tools::scoped::service::ScopedToolService;
 use crate::tools::scoped::view::View;
-use crate::tools::service::{ProgressSink, ToolOutput, Turn};
+use crate::tools::service::{ProgressSink, Turn};
 use crate::upstream::client::ASKABLE;
 use crate::upstream::supervisor::Shutdown;
 
@@ -64,6 +65,7 @@ struct Client {
 pub struct Front {
     gateway: Arc<Gateway>,
     scope: Arc<ScopedToolService>,
+    executor: Arc<Executor>,
     approvals: Arc<dyn ApprovalHandler>,
     outbox: Outbox,
     lifecycle: Inlet,
@@ -103,8 +105,10 @@ impl Front {
         let front = Arc::new_cyclic(|front: &Weak<Front>| {
             let elicitation =
                 Elicitation::new(front.clone(), gateway.approval_limit(), gateway.approvals_without_client());
+            let (scope, executor) = gateway.connect();
             Front {
-                scope: gateway.scope(),
+                scope,
+                executor,
                 approvals: Arc::new(elicitation),
                 gateway: Arc::clone(&gateway),
                 outbox: outbox.clone(),
@@ -400,17 +404,17 @@ impl Front {
         });
         let progress = token.map(|token| Arc::new(Progress::new(token, self.outbox.clone())));
         let turn = self.turn(id, sender, meta, progress.clone());
+        // Its place in the order is taken here, in the order of the wire: behind this line that order is lost.
+        let arrival = std::panic::catch_unwind(AssertUnwindSafe(|| self.executor.arrive(&name, arguments)));
+        let arrival = arrival.unwrap_or_else(|_| Arrival::Failed(internal_error(&name)));
         let (front, id) = (Arc::clone(self), id.clone());
         self.track(&id.clone(), calls, async move {
-            let call = AssertUnwindSafe(front.call(&name, arguments, &turn)).catch_unwind();
+            let call = AssertUnwindSafe(front.executor.finish(arrival, &turn)).catch_unwind();
             let outcome = match with_heartbeat(call, progress.as_deref()).await {
                 Ok(outcome) => outcome,
-                Err(_) => {
-                    tracing::error!(tool = %name, "a panic while the tool ran");
-                    Err(ToolError::Execution { tool: name, cause: "an internal error".to_owned() })
-                }
+                Err(_) => internal_error(&name).into(),
             };
-            if let Err(error) = &outcome {
+            if let Err(error) = &outcome.result {
                 tracing::info!(kind = error.kind(), tool = error.tool(), "a call failed");
             }
             front.finish(&id, |front| {
@@ -420,25 +424,6 @@ impl Front {
             });
         });
         Ok(())
-    }
-
-    /// One call, from its name to its result.
-    async fn call(&self, name: &str, arguments: RawJson, turn: &Turn) -> Result<ToolOutput, ToolError> {
-        let prepared = match self.scope.prepare(name, arguments.clone()) {
-            // The tool may belong to a server that is still on its way up.
-            Err(ToolError::NotFound { .. }) if self.gateway.until_owner_settled(name).await => {
-                self.scope.prepare(name, arguments)
-            }
-            prepared => prepared,
-        };
-        let prepared = match prepared {
-            // The server it would belong to is down: that is what the model has to know.
-            Err(ToolError::NotFound { tool, .. }) if let Some(cause) = self.gateway.failed_owner(name) => {
-                Err(ToolError::Transport { tool, cause, executed: Executed::No })
-            }
-            prepared => prepared,
-        }?;
-        self.scope.run(&prepared, turn).await
     }
 
     fn turn(
@@ -601,6 +586,12 @@ impl Front {
     fn client(&self) -> std::sync::MutexGuard<'_, Client> {
         self.client.lock().expect("no code panics while it holds the client's facts")
     }
+}
+
+/// What a panic is to the client: the failure of one call.
+fn internal_error(tool: &str) -> ToolError {
+    tracing::error!(%tool, "a panic while the tool ran");
+    ToolError::Execution { tool: tool.to_owned(), cause: "an internal error".to_owned() }
 }
 
 /// Withdraws a question that nobody waits for any more.

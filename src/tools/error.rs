@@ -9,8 +9,15 @@ use super::json::RawJson;
 /// Why a permission was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Denial {
-    /// A rule or the tier forbids it; the text names the rule for the operator's log.
-    Policy,
+    /// A rule or the tier forbids it; the text names the rule, for the operator's log only.
+    Policy(String),
+    /// A hook of the operator said no.
+    Hook {
+        /// Its name.
+        hook: String,
+        /// What it gave as its reason.
+        reason: String,
+    },
     /// Grants that are not held, in the order in which the tool declares them.
     MissingPermissions(Vec<String>),
     /// A person said no.
@@ -23,7 +30,7 @@ impl Denial {
     /// The stable word for this reason on the wire.
     pub fn reason(&self) -> &'static str {
         match self {
-            Denial::Policy => "policy",
+            Denial::Policy(_) | Denial::Hook { .. } => "policy",
             Denial::MissingPermissions(_) => "missing_permissions",
             Denial::UserDenied => "user_denied",
             Denial::ApprovalUnavailable => "approval_unavailable",
@@ -107,7 +114,10 @@ fn at(path: &str) -> String {
 
 fn denied(tool: &str, denial: &Denial) -> String {
     match denial {
-        Denial::Policy => format!("`{tool}` is not allowed by the policy of this gateway"),
+        Denial::Policy(_) => format!("`{tool}` is not allowed by the policy of this gateway"),
+        Denial::Hook { hook, reason } => {
+            format!("`{tool}` is not allowed by the hook `{hook}` of this gateway: {reason}")
+        }
         Denial::MissingPermissions(missing) => {
             format!("`{tool}` needs permissions that are not granted: {}", missing.join(", "))
         }
@@ -229,7 +239,10 @@ impl ToolError {
                 Denial::MissingPermissions(missing) => {
                     json!({ "reason": denial.reason(), "missing_permissions": missing })
                 }
-                Denial::Policy | Denial::UserDenied | Denial::ApprovalUnavailable => {
+                Denial::Policy(_)
+                | Denial::Hook { .. }
+                | Denial::UserDenied
+                | Denial::ApprovalUnavailable => {
                     json!({ "reason": denial.reason() })
                 }
             },
@@ -265,7 +278,7 @@ mod tests {
         vec![
             ToolError::NotFound { tool: tool(), suggestions: vec![] },
             ToolError::Validation { tool: tool(), path: "/a".into(), message: "m".into(), schema: None },
-            ToolError::PermissionDenied { tool: tool(), denial: Denial::Policy },
+            ToolError::PermissionDenied { tool: tool(), denial: Denial::Policy("a rule".to_owned()) },
             ToolError::ApprovalDeferred { tool: tool(), ticket: "k".into(), how: "h".into() },
             ToolError::ApprovalExpired { tool: tool(), waited: Duration::from_millis(5) },
             ToolError::NotExecuted { tool: tool(), stopped_by: "s".into() },

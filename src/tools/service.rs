@@ -1,6 +1,7 @@
 //! What a tool is, and the interface through which everything above lists, describes and executes tools.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::approval::{ApprovalHandler, ApprovalRequest};
+use super::claim_rule::ClaimRule;
 use super::error::ToolError;
 use super::json::{ObjectWriter, RawJson, RawObject};
 
@@ -84,6 +86,11 @@ pub struct ToolMetadata {
     pub confirm: bool,
     /// `Some(true)`: may run beside anything that is not exclusive.
     pub parallel_safe: Option<bool>,
+    /// What a call touches, as far as the source itself says it.
+    #[serde(skip)]
+    pub claim: Option<ClaimRule>,
+    /// The source shares nothing with others: its calls only have to keep out of each other's way.
+    pub isolated: bool,
     /// Grants that a caller must hold, in order of declaration.
     pub permissions: Vec<String>,
     /// The tool's own time limit in milliseconds.
@@ -343,6 +350,12 @@ pub trait ProgressSink: Send + Sync {
 pub trait ToolHandler: Send + Sync + 'static {
     /// Runs once. Dropping the future cancels the work.
     fn call<'a>(&'a self, input: Input, turn: &'a Turn) -> BoxFuture<'a, Result<ToolResult, ToolError>>;
+
+    /// Where a path among the arguments leads before any link; `None`: from where the gateway runs.
+    fn locate(&self, path: &str) -> Option<PathBuf> {
+        let _ = path;
+        None
+    }
 
     /// The source's time limit, where neither the operator nor the tool sets one.
     fn default_limit(&self) -> Duration {

@@ -32,6 +32,8 @@ pub struct Spec {
     pub tool_timeout: Duration,
     /// Whether its annotations may loosen.
     pub trust_hints: bool,
+    /// It shares nothing with other servers.
+    pub isolated: bool,
     /// `Some(true)`: its tools wait behind `tool_search`.
     pub defer: Option<bool>,
     /// Grants that each of its tools needs.
@@ -216,6 +218,10 @@ impl ToolHandler for UpstreamTool {
                 Err(Lost(why)) => Err(self.lost(why, Executed::Maybe)),
             }
         })
+    }
+
+    fn locate(&self, path: &str) -> Option<PathBuf> {
+        self.server.spec.cwd.as_ref().map(|folder| folder.join(path))
     }
 
     fn default_limit(&self) -> Duration {

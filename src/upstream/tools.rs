@@ -32,10 +32,12 @@ pub fn translate(upstream: &Arc<Upstream>, raw_tools: &[RawJson]) -> Translated 
     let spec = &upstream.spec;
     let mut complaints = Vec::new();
     let mut seen = HashSet::new();
+    let mut declares = false;
     let mut kept: Vec<(String, &RawJson, RawObject<'_>)> = Vec::with_capacity(raw_tools.len());
     for raw in raw_tools {
         let object = RawObject::parse(raw.as_bytes()).unwrap_or_default();
         let name = object.text("name");
+        declares |= declares_behaviour(&object);
         match name {
             None => complaints.push("a tool without a name was dropped".to_owned()),
             Some(name) if name.trim().is_empty() => {
@@ -53,13 +55,18 @@ pub fn translate(upstream: &Arc<Upstream>, raw_tools: &[RawJson]) -> Translated 
     let names = upstream_names(&spec.name, &servers, &originals);
     // All wire forms share one buffer: ten thousand tools are one allocation, and what was read can be let go.
     let mut buffer = Vec::with_capacity(raw_tools.iter().map(RawJson::len).sum::<usize>() + kept.len() * 24);
-    let drafts: Vec<Draft> = kept
+    let mut drafts: Vec<Draft> = kept
         .iter()
         .zip(&names)
         .map(|((original, raw, object), name)| {
             draft(spec, original, name, raw, object, &mut buffer, &mut complaints)
         })
         .collect();
+    // A server that says of none of its tools what it does is older than such hints. Its calls ran side by side
+    // before there was a gateway, and still do; but never beside one that is known to change something.
+    if !declares && spec.trust_hints && !spec.isolated {
+        drafts.iter_mut().for_each(|draft| draft.metadata.parallel_safe = Some(true));
+    }
     let buffer = Bytes::from(buffer);
     let tools = drafts.into_iter().map(|draft| Arc::new(draft.finish(upstream, &buffer))).collect();
     Translated { tools, complaints }
@@ -296,6 +303,17 @@ fn hidden(reason: String) -> Exposed {
         unlistable: Some(reason),
         ..Exposed::default()
     }
+}
+
+/// Whether a tool says anything about what it does.
+fn declares_behaviour(tool: &RawObject<'_>) -> bool {
+    let Some(annotations) = tool.get("annotations").and_then(|a| RawObject::parse(a.get().as_bytes()).ok())
+    else {
+        return false;
+    };
+    ["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"]
+        .iter()
+        .any(|hint| annotations.get(hint).is_some_and(|value| matches!(value.get(), "true" | "false")))
 }
 
 /// Annotations may always tighten; they loosen only where the operator trusts them.

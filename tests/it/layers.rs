@@ -19,7 +19,19 @@ pub enum Layer {
 
 /// Files and folders of each layer; the first that fits counts.
 const TABLE: [(Layer, &[&str]); 6] = [
-    (Layer::Words, &["tools.rs", "tools/json.rs", "tools/error.rs", "tools/service.rs", "tools/approval.rs"]),
+    (
+        Layer::Words,
+        &[
+            "tools.rs",
+            "tools/json.rs",
+            "tools/error.rs",
+            "tools/service.rs",
+            "tools/approval.rs",
+            "tools/concurrency.rs",
+            "tools/claim_rule.rs",
+            "tools/hook.rs",
+        ],
+    ),
     (
         Layer::Rules,
         &[
@@ -28,6 +40,7 @@ const TABLE: [(Layer, &[&str]); 6] = [
             "catalog.rs",
             "catalog/",
             "tools/bm25.rs",
+            "tools/results.rs",
             "tools/scoped.rs",
             "tools/scoped/",
             "state.rs",
@@ -49,6 +62,8 @@ const TABLE: [(Layer, &[&str]); 6] = [
             "skills.rs",
             "tools/tool_search.rs",
             "tools/schema_lookup.rs",
+            "tools/read_result.rs",
+            "hooks.rs",
         ],
     ),
     (Layer::Run, &["executor.rs", "executor/"]),

@@ -8,18 +8,21 @@ use serde_json::{Value, json};
 use toolcrib::catalog::health::HealthProbe;
 use toolcrib::catalog::registry::{Grants, RegisteredTool};
 use toolcrib::catalog::snapshot::Catalog;
+use toolcrib::executor::calls::{DEFAULT_PARALLEL_LIMIT, Executor, Shared};
+use toolcrib::executor::schedule::{DEFAULT_PARALLEL_CALLS, Schedule};
 use toolcrib::gateway::Gateway;
 use toolcrib::tools::error::ToolError;
 use toolcrib::tools::json::RawJson;
+use toolcrib::tools::results::Budget;
 use toolcrib::tools::scoped::disclosure::{Disclosure, ModeConfig};
 use toolcrib::tools::scoped::policy::{Action, Pattern, Policy, patterns};
 use toolcrib::tools::scoped::rewriters::{DefinitionRewriter, ProgressiveDisclosureRewriter};
 use toolcrib::tools::scoped::service::ScopedToolService;
-use toolcrib::tools::scoped::view::{MetaTools, Settings};
+use toolcrib::tools::scoped::view::Settings;
 use toolcrib::tools::service::{
     Source, TextHandler, ToolDefinition, ToolMetadata, ToolOutput, ToolResult, ToolService,
 };
-use toolcrib::tools::{schema_lookup, tool_search};
+use toolcrib::upstream::owners::Owners;
 
 /// A tool that gives its arguments back and counts its runs.
 pub struct Echo {
@@ -59,13 +62,20 @@ pub fn scope(tools: &[&Echo], settings: Settings) -> (Arc<Catalog>, Arc<ScopedTo
         let own = tools.iter().filter(|echo| echo.tool.definition().source == source);
         catalog.publish(source.clone(), own.map(|echo| Arc::clone(&echo.tool)).collect());
     }
-    let meta = |scope: &_| MetaTools {
-        search: tool_search::tool(scope),
-        schema: schema_lookup::tool(scope),
-        call: tool_search::call_tool(),
-    };
-    let scope = ScopedToolService::new(Arc::clone(&catalog), Arc::new(settings), meta);
+    let (scope, _) = connect(&catalog, settings);
     (catalog, scope)
+}
+
+/// A connection to a catalog, without servers, hooks or limits that a test would meet.
+pub fn connect(catalog: &Arc<Catalog>, settings: Settings) -> (Arc<ScopedToolService>, Arc<Executor>) {
+    let shared = Shared {
+        schedule: Schedule::new(DEFAULT_PARALLEL_CALLS),
+        hooks: Vec::new(),
+        parallel_limit: DEFAULT_PARALLEL_LIMIT,
+        owners: Owners::new(Vec::new()),
+    };
+    let budget = Budget { max_chars: usize::MAX, keep_bytes: 0 };
+    Executor::connect(Arc::clone(catalog), Arc::new(settings), Arc::new(shared), budget)
 }
 
 /// Deny rules, and an allowlist where there is one.

@@ -104,7 +104,7 @@ async fn t9_a_tool_that_needs_approval_has_done_nothing_yet() {
 fn t6_parallel_safety_is_a_field_of_the_definition() {
     let declared = |text: &str| {
         let config: toolcrib::commands::CommandConfig = toml::from_str(text).unwrap();
-        toolcrib::commands::tool::tool("t", &config, &Default::default()).definition().metadata.parallel_safe
+        toolcrib::commands::tool::tool("t", &config).definition().metadata.parallel_safe
     };
     assert_eq!(declared("run = ['true']\nparallel_safe = true"), Some(true));
     assert_eq!(declared("run = ['true']\nparallel_safe = false"), Some(false));

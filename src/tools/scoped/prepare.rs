@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::claims::call_concurrency_claim;
 use super::disclosure::Exposure;
 use super::policy::Judgement;
 use super::view::{Place, Reason, Settings, View, Visibility};
 use crate::catalog::names::suggestions;
 use crate::catalog::registry::{Grants, RegisteredTool};
+use crate::tools::concurrency::ConcurrencyClaim;
 use crate::tools::error::{Denial, Executed, ToolError};
 use crate::tools::json::{RawJson, RawObject};
 use crate::tools::service::{Input, ToolDefinition};
@@ -21,7 +23,9 @@ pub struct Prepared {
     settings: Arc<Settings>,
     confirmation: Option<Confirmation>,
     is_exactly_allowed: bool,
+    is_meta: bool,
     limit: Duration,
+    has_operators_limit: bool,
 }
 
 /// A person has to say yes first.
@@ -59,9 +63,24 @@ impl Prepared {
         self.confirmation.as_ref()
     }
 
+    /// Whether it is one of the gateway's own tools, which look at the catalog and touch nothing.
+    pub fn is_meta(&self) -> bool {
+        self.is_meta
+    }
+
     /// How long the tool may run.
     pub fn limit(&self) -> Duration {
         self.limit
+    }
+
+    /// Whether the operator has set that limit for this tool.
+    pub fn has_operators_limit(&self) -> bool {
+        self.has_operators_limit
+    }
+
+    /// What the call touches, as the disk stands now.
+    pub fn claim(&self) -> ConcurrencyClaim {
+        call_concurrency_claim(&self.settings, &self.tool, &self.input.value)
     }
 }
 
@@ -78,7 +97,7 @@ pub fn prepare(view: &View, name: &str, arguments: RawJson) -> Result<Prepared, 
             }
             return prepare(view, &inner, arguments);
         }
-        return checked(Arc::clone(meta), arguments, view, None, &Place::default());
+        return checked(Arc::clone(meta), arguments, view, None, None);
     }
     let found = view.snapshot.position(name).or_else(|| view.snapshot.position_of_variant(name));
     let Some(position) = found else { return Err(not_found(view, name)) };
@@ -88,8 +107,8 @@ pub fn prepare(view: &View, name: &str, arguments: RawJson) -> Result<Prepared, 
     match &place.visibility {
         Visibility::Withheld(Reason::NotAllowlisted) => return Err(not_found(view, name)),
         Visibility::Withheld(Reason::Denied(rule)) => {
-            tracing::info!(tool = %tool.definition().name, %rule, "refused by policy");
-            return Err(ToolError::PermissionDenied { tool: canonical(), denial: Denial::Policy });
+            let denial = Denial::Policy(rule.clone());
+            return Err(ToolError::PermissionDenied { tool: canonical(), denial });
         }
         Visibility::Withheld(Reason::Ungranted(missing)) => {
             let denial = Denial::MissingPermissions(missing.clone());
@@ -114,7 +133,7 @@ pub fn prepare(view: &View, name: &str, arguments: RawJson) -> Result<Prepared, 
         }
         Judgement::Allow | Judgement::Deny(_) => None,
     };
-    checked(tool, arguments, view, confirmation, place)
+    checked(tool, arguments, view, confirmation, Some(place))
 }
 
 /// Letters, digits and single separators: what models write when they misremember a name.
@@ -130,12 +149,13 @@ fn is_plain_spelling(name: &str) -> bool {
     })
 }
 
+/// The last checks. The gateway's own tools have no place in the view.
 fn checked(
     tool: Arc<RegisteredTool>,
     arguments: RawJson,
     view: &View,
     confirmation: Option<Confirmation>,
-    place: &Place,
+    place: Option<&Place>,
 ) -> Result<Prepared, ToolError> {
     let input = Input::new(arguments).map_err(|error| ToolError::Validation {
         tool: tool.definition().name.to_string(),
@@ -146,20 +166,25 @@ fn checked(
     let input = tool.own_spelling(input);
     tool.validate(&input.value).map_err(|error| match error {
         // A model that was not shown the schema can only repair its call if it is shown now.
-        ToolError::Validation { tool: name, path, message, .. } if place.exposure != Exposure::Full => {
+        ToolError::Validation { tool: name, path, message, .. }
+            if place.is_some_and(|place| place.exposure != Exposure::Full) =>
+        {
             let schema = Some(tool.definition().input_schema.clone());
             ToolError::Validation { tool: name, path, message, schema }
         }
         error => error,
     })?;
-    let limit = limit(&view.settings, tool.definition()).unwrap_or_else(|| tool.default_limit());
+    let operators_limit = limit(&view.settings, tool.definition());
+    let limit = operators_limit.unwrap_or_else(|| tool.default_limit());
     Ok(Prepared {
         tool,
         input,
         settings: Arc::clone(&view.settings),
         confirmation,
-        is_exactly_allowed: place.is_exactly_allowed,
+        is_exactly_allowed: place.is_some_and(|place| place.is_exactly_allowed),
+        is_meta: place.is_none(),
         limit,
+        has_operators_limit: operators_limit.is_some(),
     })
 }
 

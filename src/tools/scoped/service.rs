@@ -7,19 +7,29 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 
 use super::prepare::{Prepared, prepare};
-use super::run::{SessionMemory, keeps_output_promise, run};
 use super::view::{MetaTools, Settings, View};
 use crate::catalog::snapshot::Catalog;
 use crate::tools::error::ToolError;
-use crate::tools::json::RawJson;
+use crate::tools::json::{RawJson, RawObject};
 use crate::tools::service::{ToolDefinition, ToolOutput, ToolService, Turn};
 
 /// One connection's tools. Cheap to share; every question is answered from one immutable [`View`].
 pub struct ScopedToolService {
     catalog: Arc<Catalog>,
     meta: MetaTools,
+    runner: Arc<dyn Runner>,
     state: Mutex<State>,
-    memory: SessionMemory,
+}
+
+/// Brings a call from its name to its result. What waits, for people, for other calls, for the tool, is its business.
+pub trait Runner: Send + Sync + 'static {
+    /// Judges and runs one call.
+    fn run<'a>(
+        &'a self,
+        name: &'a str,
+        arguments: &'a Value,
+        turn: &'a Turn,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
 }
 
 struct State {
@@ -29,17 +39,16 @@ struct State {
 }
 
 impl ScopedToolService {
-    /// A scope over a catalog. `meta` makes the gateway's own tools, which look back at the scope.
+    /// A scope over a catalog. `parts` makes the gateway's own tools and what runs calls, which look back at the scope.
     pub fn new(
         catalog: Arc<Catalog>,
         settings: Arc<Settings>,
-        meta: impl FnOnce(&Weak<ScopedToolService>) -> MetaTools,
+        parts: impl FnOnce(&Weak<ScopedToolService>) -> (MetaTools, Arc<dyn Runner>),
     ) -> Arc<ScopedToolService> {
-        Arc::new_cyclic(|scope| ScopedToolService {
-            catalog,
-            meta: meta(scope),
-            state: Mutex::new(State { settings, promoted: Arc::from([]), view: None }),
-            memory: SessionMemory::default(),
+        Arc::new_cyclic(|scope| {
+            let (meta, runner) = parts(scope);
+            let state = Mutex::new(State { settings, promoted: Arc::from([]), view: None });
+            ScopedToolService { catalog, meta, runner, state }
         })
     }
 
@@ -84,18 +93,11 @@ impl ScopedToolService {
         prepare(&self.view(), name, arguments)
     }
 
-    /// Runs a prepared call.
-    ///
-    /// # Errors
-    /// Whatever happens to it.
-    pub async fn run(&self, prepared: &Prepared, turn: &Turn) -> Result<ToolOutput, ToolError> {
-        let output = run(prepared, turn, &self.memory).await?;
-        if !keeps_output_promise(prepared, &output) && prepared.tool().withdraw_output_promise() {
-            let tool = &prepared.tool().definition().name;
-            tracing::warn!(%tool, "a result does not fit the tool's output schema: the schema is no longer shown");
+    /// Looks at what a tool gave; one that breaks the promise of its output schema is listed without it from now on.
+    pub fn note_output(&self, prepared: &Prepared, output: &ToolOutput) {
+        if !keeps_output_promise(prepared, output) && prepared.tool().withdraw_output_promise() {
             self.catalog.touch();
         }
-        Ok(output)
     }
 
     /// The text of the `tools` array.
@@ -108,12 +110,26 @@ impl ScopedToolService {
     }
 }
 
+/// Whether a result keeps what the tool's output schema promises; errors promise nothing.
+fn keeps_output_promise(prepared: &Prepared, output: &ToolOutput) -> bool {
+    let tool = prepared.tool();
+    let ToolOutput::Result(raw) = output else { return true };
+    if tool.definition().output_schema.is_none() || tool.output_promise_withdrawn() || output.is_error() {
+        return true;
+    }
+    let Ok(object) = RawObject::parse(raw.as_bytes()) else { return true };
+    let structured = object.get("structuredContent").map(|raw| serde_json::from_str::<Value>(raw.get()));
+    match structured {
+        None => tool.keeps_output_promise(None),
+        Some(Ok(value)) => tool.keeps_output_promise(Some(&value)),
+        // Nested too deeply to be judged: nobody else will judge it either.
+        Some(Err(_)) => true,
+    }
+}
+
 impl ToolService for ScopedToolService {
     fn execute<'a>(&'a self, name: &'a str, input: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(async move {
-            let prepared = self.prepare(name, RawJson::from_value(&input))?;
-            self.run(&prepared, &Turn::detached()).await
-        })
+        Box::pin(async move { self.runner.run(name, &input, &Turn::detached()).await })
     }
 
     fn list(&self) -> BoxFuture<'_, Vec<ToolDefinition>> {

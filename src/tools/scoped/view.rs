@@ -8,12 +8,14 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::disclosure::{Disclosure, Exposure};
+use super::paths::Workspace;
 use super::policy::{Judgement, Pattern, Policy};
 use super::rewriters::{
     DefinitionRewriter, ProgressiveDisclosureRewriter, always_loaded, without_output_schema,
 };
 use crate::catalog::registry::{Grants, RegisteredTool};
 use crate::catalog::snapshot::Snapshot;
+use crate::tools::claim_rule::ClaimRule;
 use crate::tools::json::RawJson;
 use crate::tools::service::{Source, ToolDefinition};
 
@@ -30,6 +32,14 @@ pub struct Settings {
     pub rewriters: Vec<Arc<dyn DefinitionRewriter>>,
     /// `[tools.limits]`: the operator's time limits.
     pub limits: Vec<(Pattern, Duration)>,
+    /// `[tools.claims]`: what tools touch, as the operator knows it.
+    pub claims: Vec<(Pattern, ClaimRule)>,
+    /// Where paths among arguments start.
+    pub workspace: Workspace,
+    /// `call_tools` is there also when nothing is deferred.
+    pub offers_batch: bool,
+    /// Results may be cut, so that there is something to read on in.
+    pub cuts_results: bool,
 }
 
 /// How a tool appears in a scope.
@@ -113,6 +123,10 @@ pub struct MetaTools {
     pub schema: Arc<RegisteredTool>,
     /// Calls a tool by name for clients that never list again.
     pub call: Arc<RegisteredTool>,
+    /// Calls several tools.
+    pub batch: Arc<RegisteredTool>,
+    /// Reads on in results that were cut.
+    pub read: Arc<RegisteredTool>,
 }
 
 /// One snapshot seen through one scope. Immutable; replaced when either changes.
@@ -170,6 +184,12 @@ impl View {
         let mut meta = Vec::new();
         if any_deferred {
             meta.push(Arc::clone(&tools.call));
+        }
+        if any_deferred || settings.offers_batch {
+            meta.push(Arc::clone(&tools.batch));
+        }
+        if settings.cuts_results {
+            meta.push(Arc::clone(&tools.read));
         }
         if disclosure_on {
             meta.push(Arc::clone(&tools.schema));

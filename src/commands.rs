@@ -8,6 +8,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytes::Bytes;
 use indexmap::IndexMap;
 use serde::de::{Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, de};
@@ -526,6 +527,7 @@ pub async fn run_command(
         args: line.collect(),
         cwd: command.cwd.as_ref().map(PathBuf::from),
         env,
+        input: Bytes::new(),
         limit,
         output_cap: OUTPUT_CAP,
     };

@@ -36,7 +36,8 @@ pub struct Options {
 /// A configuration ready for use.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Loaded {
-    /// All tables, references replaced and paths absolute. Disabled servers and commands stay as they were written.
+    /// All tables, references replaced and paths absolute. Disabled servers and commands, and unusable hooks, stay as
+    /// they were written.
     pub config: Config,
     /// What a person should know.
     pub warnings: Vec<String>,
@@ -98,6 +99,16 @@ fn read_toml(loaded: &mut Loaded, path: &Path, options: &Options) -> Result<(), 
             Ok(ready) => *command = ready,
             Err(reason) => {
                 loaded.disabled_commands.insert(name.clone(), reason);
+            }
+        }
+    }
+    for (name, hook) in &mut config.hooks {
+        match resolver.hook(hook) {
+            Ok(ready) => *hook = ready,
+            // Left out it would let through what it is there to stop.
+            Err(misfit) => {
+                loaded.warnings.push(format!("hook `{name}` refuses every call that it concerns: {misfit}"));
+                hook.unusable = Some(misfit.cause.for_model());
             }
         }
     }
@@ -298,7 +309,8 @@ mod tests {
                 "[mcp_servers.a]\ncommand = './bin/a'\ncwd = 'work dir'\nargs = ['./x']\n\
                  env = { T = '${file:secrets/t}' }\n[mcp_servers.b]\ncommand = '~/bin/b'\n\
                  [mcp_servers.c]\ncommand = 'c/d'\n[builtins]\nroots = ['.', '~/p', '/srv']\n[skills]\npaths = ['skills']\n\
-                 [commands.x]\nrun = ['./x']\ncwd = '..'\n",
+                 [commands.x]\nrun = ['./x']\ncwd = '..'\n\
+                 [hooks.h]\nrun = ['./h', './x']\n[hooks.i]\nrun = ['bin/i']\ncwd = 'work dir'\n[hooks.j]\nrun = ['j']\n",
             ),
             ("cfg/secrets/t", "value-1\n"),
         ]);
@@ -316,6 +328,11 @@ mod tests {
         assert_eq!(loaded.config.commands["x"].run, [place.text("cfg/../x")]);
         assert_eq!(loaded.config.commands["x"].cwd, Some(place.text("cfg/..")));
         assert_eq!(loaded.config.skills.paths, [place.text("cfg/skills")]);
+        let hooks = &loaded.config.hooks;
+        assert_eq!(hooks["h"].run, [place.text("cfg/h"), "./x".to_owned()]);
+        assert_eq!(hooks["i"].run, [place.text("cfg/work dir/bin/i")]);
+        assert_eq!(hooks["i"].cwd, Some(place.text("cfg/work dir")));
+        assert_eq!(hooks["j"].run, ["j"]);
     }
 
     #[test]
@@ -359,6 +376,36 @@ mod tests {
     }
 
     #[test]
+    fn a_hook_with_a_missing_variable_stays_in_force() {
+        let place = Place::new(&[(
+            "t.toml",
+            "[hooks.first]\nrun = ['a', '${TOKEN}']\n[hooks.second]\nrun = ['b']\nenv = { X = '${NOPE}' }\n\
+             tools = ['m/*']\n[hooks.third]\nrun = ['c', '${file:nope}']\non = 'after'\n",
+        )]);
+        let loaded = place.load("t.toml", &[], &[("TOKEN", "tok-123")]);
+        let hooks = &loaded.config.hooks;
+        assert_eq!(hooks.keys().collect::<Vec<_>>(), ["first", "second", "third"]);
+        assert_eq!((hooks["first"].run[1].as_str(), &hooks["first"].unusable), ("tok-123", &None));
+        let why = "the environment variable `NOPE` is not set";
+        assert_eq!(hooks["second"].unusable.as_deref(), Some(why));
+        assert_eq!(
+            (&hooks["second"].env["X"], &hooks["second"].tools[0]),
+            (&"${NOPE}".into(), &"m/*".into())
+        );
+        let why = "a file that its configuration names cannot be read";
+        assert_eq!(hooks["third"].unusable.as_deref(), Some(why));
+        assert_eq!(
+            loaded.warnings[0],
+            "hook `second` refuses every call that it concerns: `env.X`: the environment variable `NOPE` is not set; \
+             set it for toolcrib, or write `${NOPE:-default}`"
+        );
+        let third =
+            "hook `third` refuses every call that it concerns: `run[1]`: `${file:nope}` cannot be read";
+        assert!(loaded.warnings[1].starts_with(third), "{}", loaded.warnings[1]);
+        assert_eq!(loaded.warnings.len(), 2);
+    }
+
+    #[test]
     fn sec_01_values_to_mask_are_collected() {
         let place = Place::new(&[
             (
@@ -367,20 +414,28 @@ mod tests {
                  env = { S = 'sk-live-93f0a7d1c2e4', D = 'debug', N = '12345678', H = '${HOME}/data', F = '${file:f}' }\n\
                  [mcp_servers.b]\nurl = 'https://h/${KEY}'\nbearer_token_env_var = 'BEARER'\n\
                  http_headers = { Authorization = 'Bearer ${TOKEN}' }\n\
-                 [commands.x]\nrun = ['x']\nenv = { Y = 'command-secret' }\n",
+                 [commands.x]\nrun = ['x']\nenv = { Y = 'command-secret' }\n\
+                 [hooks.x]\nrun = ['x', '${INNER}']\nenv = { Y = 'hook-secret' }\n",
             ),
             ("f", "from-file\n"),
             ("m.json", r#"{"mcpServers": {"c": {"command": "c", "env": {"J": "json-secret"}}}}"#),
         ]);
-        let variables =
-            [("TOKEN", "tok-123"), ("KEY", "key-4567"), ("BEARER", "bearer-1"), ("TOOL", "tool-name")];
+        let variables = [
+            ("TOKEN", "tok-123"),
+            ("KEY", "key-4567"),
+            ("BEARER", "bearer-1"),
+            ("TOOL", "tool-name"),
+            ("INNER", "inner-word"),
+        ];
         assert_eq!(
             place.load("t.toml", &["m.json"], &variables).secrets,
             [
                 "sk-live-93f0a7d1c2e4",
                 "Bearer tok-123",
                 "command-secret",
+                "hook-secret",
                 "json-secret",
+                "inner-word",
                 "from-file",
                 "bearer-1",
                 "key-4567",

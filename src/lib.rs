@@ -7,6 +7,7 @@ pub mod commands;
 pub mod config;
 pub mod executor;
 pub mod gateway;
+pub mod hooks;
 pub mod lines;
 pub mod process;
 pub mod schema;

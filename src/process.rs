@@ -13,7 +13,8 @@ use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt};
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -195,6 +196,8 @@ pub struct RunSpec {
     pub cwd: Option<PathBuf>,
     /// Its whole environment; of two values for one name the later one holds.
     pub env: Vec<(OsString, OsString)>,
+    /// What it is given on its input, which then ends; it need not read it.
+    pub input: Bytes,
     /// When it is killed.
     pub limit: Duration,
     /// Bytes kept of each output.
@@ -245,7 +248,7 @@ pub enum RunError {
     },
 }
 
-/// Runs a program without input; its group is killed at the limit, when the future is dropped, and once it has ended.
+/// Runs a program to its end; its group is killed at the limit, when the future is dropped, and after that end.
 ///
 /// Processes that it leaves behind with its pipes may go on printing for a moment and are then killed with the group.
 pub async fn run(spec: RunSpec) -> Result<Finished, RunError> {
@@ -253,7 +256,8 @@ pub async fn run(spec: RunSpec) -> Result<Finished, RunError> {
     let deadline = started + spec.limit;
     let mut command = Command::new(&spec.program);
     command.args(spec.args).env_clear().envs(spec.env);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let stdin = if spec.input.is_empty() { Stdio::null() } else { Stdio::piped() };
+    command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
     if let Some(cwd) = spec.cwd {
         command.current_dir(cwd);
     }
@@ -261,11 +265,13 @@ pub async fn run(spec: RunSpec) -> Result<Finished, RunError> {
         io::ErrorKind::NotFound => RunError::NotFound { program: spec.program.display().to_string() },
         _ => RunError::Spawn(error),
     })?;
+    let mut feed = Feed { pipe: child.take_stdin(), rest: spec.input };
     let mut stdout = Drain::new(child.take_stdout(), spec.output_cap);
     let mut stderr = Drain::new(child.take_stderr(), spec.output_cap);
 
     let overran = loop {
         tokio::select! {
+            () = feed.pour() => {}
             () = stdout.fill() => {}
             () = stderr.fill() => {}
             exited = child.exited() => break exited.map(|()| false)?,
@@ -275,6 +281,8 @@ pub async fn run(spec: RunSpec) -> Result<Finished, RunError> {
     if overran {
         child.kill_group();
     }
+    // Whoever is left over may be waiting for the end of its input.
+    drop(feed);
     let last_words = if overran { SILENCE } else { LAST_WORDS };
     let rest = async {
         while stdout.is_open() || stderr.is_open() {
@@ -301,6 +309,24 @@ fn exit_of(status: ExitStatus) -> Exit {
         return Exit::Signal(signal);
     }
     Exit::Code(status.code().unwrap_or(-1))
+}
+
+/// The input while it is written.
+struct Feed {
+    pipe: Option<ChildStdin>,
+    rest: Bytes,
+}
+
+impl Feed {
+    /// Writes what the pipe takes; once it is closed it waits for ever. Dropping it loses nothing.
+    async fn pour(&mut self) {
+        let Some(pipe) = &mut self.pipe else { return std::future::pending().await };
+        match pipe.write_buf(&mut self.rest).await {
+            Ok(1..) if self.rest.has_remaining() => {}
+            // All is written, or nobody reads it.
+            Ok(_) | Err(_) => self.pipe = None,
+        }
+    }
 }
 
 /// One of the two outputs while it is read.
@@ -364,6 +390,15 @@ impl Captured {
     /// Whether nothing was printed.
     pub fn is_empty(&self) -> bool {
         self.head.is_empty() && self.dropped == 0
+    }
+
+    /// Every byte that was printed, unless some are gone.
+    pub fn whole(self) -> Option<Vec<u8>> {
+        let mut bytes = self.head;
+        let (first, second) = self.tail.as_slices();
+        bytes.extend_from_slice(first);
+        bytes.extend_from_slice(second);
+        (self.dropped == 0).then_some(bytes)
     }
 
     /// As text: what is not UTF-8 becomes `U+FFFD`, and a line says how many bytes were left out, if any were.
@@ -459,6 +494,7 @@ mod tests {
             args: vec!["-c".into(), script.into()],
             cwd: None,
             env: base_environment(),
+            input: Bytes::new(),
             limit,
             output_cap: 64 * 1024,
         }
@@ -505,6 +541,26 @@ mod tests {
     #[tokio::test]
     async fn input_is_empty_and_never_ours() {
         assert_eq!(finish(shell("cat; echo end", SOON)).await.stdout.text(), "end\n");
+    }
+
+    #[tokio::test]
+    async fn input_is_given_to_whoever_reads_it_and_holds_up_nobody() {
+        let mebibyte = Bytes::from(vec![b'x'; 1024 * 1024]);
+        let check = async |script: &str, expected: &str| {
+            let finished = finish(RunSpec { input: mebibyte.clone(), ..shell(script, SOON) }).await;
+            assert_eq!((finished.exit, finished.stdout.text().trim()), (Exit::Code(0), expected), "{script}");
+        };
+        check("wc -c", "1048576").await;
+        check("echo first; wc -c", "first\n1048576").await;
+        check("echo unread", "unread").await;
+        check("exec <&-; echo closed", "closed").await;
+        check("head -c 1", "x").await;
+        let echoed =
+            finish(RunSpec { input: mebibyte.clone(), output_cap: mebibyte.len(), ..shell("cat", SOON) });
+        assert_eq!(echoed.await.stdout.whole().as_deref(), Some(&mebibyte[..]));
+        let spec = RunSpec { input: mebibyte, ..shell("exec sleep 60", Duration::from_millis(200)) };
+        let error = timeout(SOON, run(spec)).await.expect("it hangs").expect_err("it runs into its limit");
+        assert!(matches!(error, RunError::Timeout { .. }), "{error}");
     }
 
     #[tokio::test]
@@ -663,6 +719,9 @@ mod tests {
             let mut captured = Captured::new(cap);
             pieces.iter().for_each(|piece| captured.push(piece.as_bytes()));
             assert_eq!(captured.text(), expected, "{pieces:?} in {cap}");
+            let all = pieces.concat().into_bytes();
+            let whole = (captured.dropped() == 0).then_some(all);
+            assert_eq!(captured.whole(), whole, "{pieces:?} in {cap}");
         };
         check(8, &[], "");
         check(8, &["abcd", "efgh"], "abcdefgh");

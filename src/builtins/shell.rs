@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -61,6 +62,7 @@ pub async fn run(roots: &Roots, input: Value, limit: Duration) -> Result<Builtin
         args: vec![OsString::from(switch), OsString::from(command)],
         cwd: Some(folder.path().to_owned()),
         env: base_environment(),
+        input: Bytes::new(),
         limit,
         output_cap: OUTPUT_CAP,
     };

@@ -7,18 +7,21 @@ use toml::de::{DeTable, DeValue};
 
 use super::diagnose::{ConfigError, Source, did_you_mean, place_of, twice};
 use super::tables::{Config, SHIPPED_MODES, is_limit};
+use crate::hooks;
 
 /// The first thing that is wrong, if any.
 pub(crate) fn check(source: &Source, document: &DeTable<'_>, config: &Config) -> Result<(), ConfigError> {
     distinct_names(source, document, "mcp_servers", "server")?;
     distinct_names(source, document, "commands", "command")?;
+    distinct_names(source, document, "hooks", "hook")?;
     transports(source, document, config)?;
     limits(source, document, config)?;
+    working_hooks(source, document, config)?;
     session_mode(source, document, config)?;
     patterns(source, document, config)
 }
 
-/// Names become names of tools, which are compared without regard to case.
+/// Names of servers and commands become names of tools, which are compared without regard to case.
 fn distinct_names(
     source: &Source,
     document: &DeTable<'_>,
@@ -67,6 +70,15 @@ fn limits(source: &Source, document: &DeTable<'_>, config: &Config) -> Result<()
             format!("`{pattern}` in `[tools.limits]`: must be more than 0 and at most a year"),
         )),
     }
+}
+
+fn working_hooks(source: &Source, document: &DeTable<'_>, config: &Config) -> Result<(), ConfigError> {
+    for (name, hook) in &config.hooks {
+        hooks::check(name, hook).map_err(|problem| {
+            source.error(place_of(document, &["hooks", name, problem.key]), problem.message)
+        })?;
+    }
+    Ok(())
 }
 
 fn session_mode(source: &Source, document: &DeTable<'_>, config: &Config) -> Result<(), ConfigError> {

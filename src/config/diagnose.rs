@@ -215,7 +215,8 @@ pub(crate) fn parse_toml(source: &Source) -> Result<(Config, DeTable<'_>), Confi
 
 /// Serde would take a list for the values of a table in their order.
 fn no_lists_for_tables(source: &Source, document: &DeTable<'_>) -> Result<(), ConfigError> {
-    let families = ["mcp_servers", "commands", "modes"].into_iter().filter_map(|name| document.get(name));
+    let families = ["mcp_servers", "commands", "hooks", "modes"];
+    let families = families.into_iter().filter_map(|name| document.get(name));
     let below = families.filter_map(|family| family.get_ref().as_table()).flatten();
     let (_, tables) = known_keys()[0];
     let top = document.iter().filter(|(key, _)| tables.contains(&key.get_ref().as_ref()));
@@ -829,6 +830,14 @@ mod tests {
                 3 | X = { ••••••• = '•' }
                   | ^"#]],
         );
+        check(
+            "[hooks.guard]\nrun = ['a']\n[hooks.Guard]\nrun = ['b']\n",
+            expect![[r#"
+                tools.toml:3:8: hook `Guard` differs from `guard` on line 1, column 8 only in upper and lower case
+                  |
+                3 | [hooks.Guard]
+                  |        ^^^^^"#]],
+        );
         check("[mcp_servers.x]\ncommand = 'a'\n[commands.x]\nrun = ['a']\n", expect!["fine"]);
     }
 
@@ -898,6 +907,123 @@ mod tests {
                   |
                 2 | allow = ['ok', '']
                   | ^^^^^"#]],
+        );
+    }
+
+    #[test]
+    fn c4_a_hook_that_cannot_work_is_shown_with_its_place() {
+        check("[hooks.x]\nrun = ['a']\ntools = ['m/*', 'file_?']\n", expect!["fine"]);
+        check(
+            "[hooks.'']\nrun = ['a']\n",
+            expect![[r#"
+                tools.toml:1:8: a hook needs a name
+                  |
+                1 | [hooks.'']
+                  |        ^^"#]],
+        );
+        check(
+            "[hooks.x]\non = 'after'\n",
+            expect![[r#"
+                tools.toml:1:1: `[hooks.x]` lacks the key `run`
+                  |
+                1 | [hooks.x]
+                  | ^^^^^^^^^"#]],
+        );
+        check(
+            "[hooks.x]\nrun = []\n",
+            expect![[r#"
+                tools.toml:2:1: `run` in `[hooks.x]` names no program: its first element is empty or missing
+                  |
+                2 | run = []
+                  | ^^^"#]],
+        );
+        check(
+            "[hooks.x]\nrun = ['', 'a']\n",
+            expect![[r#"
+                tools.toml:2:1: `run` in `[hooks.x]` names no program: its first element is empty or missing
+                  |
+                2 | run = ['', '•']
+                  | ^^^"#]],
+        );
+        check(
+            "[hooks.x]\nrun = ['a']\non = 'during'\n",
+            expect![[r#"
+                tools.toml:3:6: `on` in `[hooks.x]`: unknown value `during`, known are `before`, `after`
+                  |
+                3 | on = 'during'
+                  |      ^^^^^^^^"#]],
+        );
+        check(
+            "[hooks.x]\nrun = ['a']\ntools = ['m/*', 'a[']\n",
+            expect![[r#"
+                tools.toml:3:1: `tools` in `[hooks.x]` holds a bad pattern `a[`: error parsing glob 'a[': unclosed character class; missing ']'
+                  |
+                3 | tools = ['m/*', 'a[']
+                  | ^^^^^"#]],
+        );
+        check(
+            "[hooks.x]\nrun = ['a']\ntools = ['m/']\n",
+            expect![[r#"
+                tools.toml:3:1: `tools` in `[hooks.x]` holds a bad pattern `m/`: write a tool name, `SOURCE/TOOL`, or a glob
+                  |
+                3 | tools = ['m/']
+                  | ^^^^^"#]],
+        );
+        check(
+            "[hooks.x]\nrun = ['a']\ntools = [' ']\n",
+            expect![[r#"
+                tools.toml:3:1: `tools` in `[hooks.x]` holds an empty pattern: it has to be a name or a glob
+                  |
+                3 | tools = [' ']
+                  | ^^^^^"#]],
+        );
+        check(
+            "[hooks.x]\nrun = ['a']\ntools = []\n",
+            expect![[r#"
+                tools.toml:3:1: `tools` in `[hooks.x]` is empty, so the hook would never be asked; leave it out for all tools
+                  |
+                3 | tools = []
+                  | ^^^^^"#]],
+        );
+        check(
+            "[hooks.x]\nrun = ['a']\ntimeout_ms = 0\n",
+            expect![[r#"
+                tools.toml:3:1: `timeout_ms` in `[hooks.x]` must be more than 0 and at most a year
+                  |
+                3 | timeout_ms = 0
+                  | ^^^^^^^^^^"#]],
+        );
+        check(
+            "[hooks.x]\nrun = ['a']\ntimeout_ms = 99999999999999\n",
+            expect![[r#"
+                tools.toml:3:1: `timeout_ms` in `[hooks.x]` must be more than 0 and at most a year
+                  |
+                3 | timeout_ms = 99999999999999
+                  | ^^^^^^^^^^"#]],
+        );
+        check(
+            "[hooks.x]\nrun = ['a']\nenv = { 'A=B' = 'sk-live-1' }\n",
+            expect![[r#"
+                tools.toml:3:1: `env` in `[hooks.x]` holds a name or a value that no environment can
+                  |
+                3 | env = { '•=•' = '•••••••••' }
+                  | ^^^"#]],
+        );
+        check(
+            "[hooks.x]\nrun = ['a']\nunusable = 'x'\n",
+            expect![[r#"
+                tools.toml:3:1: unknown key `unusable` in `[hooks.x]`; known are `run`, `on`, `tools`, `timeout_ms`, `cwd`, `env`
+                  |
+                3 | unusable = '•'
+                  | ^^^^^^^^"#]],
+        );
+        check(
+            "[[hooks.x]]\nrun = ['a']\n",
+            expect![[r#"
+                tools.toml:1:9: `x` is one table, not a list: write it as `[…]`
+                  |
+                1 | [[hooks.x]]
+                  |         ^"#]],
         );
     }
 

@@ -45,6 +45,20 @@ pub(crate) enum Unresolved {
     Home,
 }
 
+impl Unresolved {
+    /// The same for a model: what is missing, without a path and without advice that it cannot follow.
+    pub(crate) fn for_model(&self) -> String {
+        match self {
+            Unresolved::Variable { name } => format!("the environment variable `{name}` is not set"),
+            Unresolved::File { .. } => "a file that its configuration names cannot be read".to_owned(),
+            Unresolved::Editor { .. } => {
+                "its configuration holds a reference that only an editor knows".to_owned()
+            }
+            Unresolved::Home => "`HOME` is not set".to_owned(),
+        }
+    }
+}
+
 /// Longer files hold no single value.
 const LONGEST_FILE: u64 = 64 * 1024;
 

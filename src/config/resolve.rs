@@ -1,11 +1,14 @@
 //! Turns tables as written into tables that can be used: references expanded, paths absolute, secrets collected.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 
 use super::expand::{Expander, Unresolved, absolute};
 use super::secrets;
 use super::tables::McpServer;
 use crate::commands::CommandConfig;
+use crate::hooks::HookConfig;
 
 /// Resolves the values of one file.
 pub(crate) struct Resolver<'a> {
@@ -13,8 +16,27 @@ pub(crate) struct Resolver<'a> {
     pub(crate) secrets: Vec<String>,
 }
 
-/// A place and what is wrong there.
+/// A place and what is wrong there, for a person.
 type Reason = String;
+
+/// A reference that cannot be resolved, with its place in the table.
+#[derive(Debug)]
+pub(crate) struct Misfit {
+    place: String,
+    pub(crate) cause: Unresolved,
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`: {}", self.place, self.cause)
+    }
+}
+
+impl From<Misfit> for Reason {
+    fn from(misfit: Misfit) -> Reason {
+        misfit.to_string()
+    }
+}
 
 impl Resolver<'_> {
     /// The server ready to start, or why it cannot.
@@ -57,21 +79,38 @@ impl Resolver<'_> {
     /// The command ready to run, or why it cannot.
     pub(crate) fn command(&mut self, written: &CommandConfig) -> Result<CommandConfig, Reason> {
         let mut command = written.clone();
-        for (at, word) in command.run.iter_mut().enumerate() {
+        self.program(&mut command.run, &mut command.env, &mut command.cwd)?;
+        Ok(command)
+    }
+
+    /// The hook ready to be asked, or why it cannot.
+    pub(crate) fn hook(&mut self, written: &HookConfig) -> Result<HookConfig, Misfit> {
+        let mut hook = written.clone();
+        self.program(&mut hook.run, &mut hook.env, &mut hook.cwd)?;
+        Ok(hook)
+    }
+
+    fn program(
+        &mut self,
+        run: &mut [String],
+        env: &mut BTreeMap<String, String>,
+        cwd: &mut Option<String>,
+    ) -> Result<(), Misfit> {
+        for (at, word) in run.iter_mut().enumerate() {
             self.value(&format!("run[{at}]"), word)?;
         }
-        for (name, value) in &mut command.env {
+        for (name, value) in env {
             self.secret(&format!("env.{name}"), value)?;
         }
-        if let Some(cwd) = &mut command.cwd {
+        if let Some(cwd) = cwd {
             *cwd = self.expander.path(cwd).map_err(at("cwd"))?;
         }
-        // A parameter in the program's place is known only when it is called.
-        if let Some(program) = command.run.first_mut().filter(|program| !program.contains("{{")) {
-            let start = command.cwd.as_deref().map_or(self.expander.folder, Path::new);
+        // A command's parameter in the program's place is known only when it is called.
+        if let Some(program) = run.first_mut().filter(|program| !program.contains("{{")) {
+            let start = cwd.as_deref().map_or(self.expander.folder, Path::new);
             *program = self.absolute_program(start, program).map_err(at("run[0]"))?;
         }
-        Ok(command)
+        Ok(())
     }
 
     /// The folders that can be named; the others are left out, each with a warning.
@@ -93,7 +132,7 @@ impl Resolver<'_> {
     }
 
     /// A value of which only what was inserted is a secret.
-    fn value(&mut self, place: &str, text: &mut String) -> Result<(), Reason> {
+    fn value(&mut self, place: &str, text: &mut String) -> Result<(), Misfit> {
         let expanded = self.expander.value(text).map_err(at(place))?;
         for inserted in &expanded.inserted {
             secrets::collect(inserted, self.expander.environment, &mut self.secrets);
@@ -103,7 +142,7 @@ impl Resolver<'_> {
     }
 
     /// A value that is a secret as a whole.
-    fn secret(&mut self, place: &str, text: &mut String) -> Result<(), Reason> {
+    fn secret(&mut self, place: &str, text: &mut String) -> Result<(), Misfit> {
         self.value(place, text)?;
         secrets::collect(text, self.expander.environment, &mut self.secrets);
         Ok(())
@@ -118,6 +157,6 @@ impl Resolver<'_> {
     }
 }
 
-fn at(place: &str) -> impl Fn(Unresolved) -> Reason {
-    move |error| format!("`{place}`: {error}")
+fn at(place: &str) -> impl Fn(Unresolved) -> Misfit {
+    move |cause| Misfit { place: place.to_owned(), cause }
 }

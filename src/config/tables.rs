@@ -12,6 +12,7 @@ use crate::executor::calls::DEFAULT_PARALLEL_LIMIT;
 use crate::executor::schedule::DEFAULT_PARALLEL_CALLS;
 use crate::tools::claim_rule::ClaimRule;
 use crate::tools::results::DEFAULT_MAX_CHARS;
+use crate::hooks::HookConfig;
 use crate::tools::scoped::disclosure::ModeConfig;
 use crate::tools::scoped::policy::{Action, Tier};
 
@@ -33,6 +34,8 @@ pub struct Config {
     pub mcp_servers: IndexMap<String, McpServer>,
     /// `[commands.NAME]`: command tools, in the order of the file.
     pub commands: IndexMap<String, CommandConfig>,
+    /// `[hooks.NAME]`: programs that are asked about calls, in the order of the file.
+    pub hooks: IndexMap<String, HookConfig>,
     /// `[skills]`: where skills lie.
     pub skills: Skills,
     /// `[modes.NAME]`: modes beside the shipped ones.
@@ -306,6 +309,7 @@ pub(crate) fn known_keys() -> [(&'static str, &'static [&'static str]); 10] {
         ("builtins", fields_of::<Builtins>()),
         ("mcp_servers.NAME", fields_of::<McpServer>()),
         ("commands.NAME", fields_of::<CommandConfig>()),
+        ("hooks.NAME", fields_of::<HookConfig>()),
         ("skills", fields_of::<Skills>()),
         ("modes.NAME", fields_of::<ModeConfig>()),
     ]
@@ -347,6 +351,7 @@ impl<'de> Deserializer<'de> for FieldProbe<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hooks::HookEvent;
 
     const SHIPPED: &str = include_str!("../../tools.toml");
 
@@ -420,6 +425,9 @@ mod tests {
             (WithoutClient::Ticket, 120_000)
         );
         assert_eq!(config.builtins, Builtins { roots: vec![".".to_owned()], enabled: None });
+        let hook = toml::from_str::<HookConfig>("run = ['a']").unwrap();
+        assert_eq!((hook.on, hook.timeout_ms, hook.unusable), (HookEvent::Before, 5000, None));
+        assert_eq!((hook.tools.as_slice(), hook.cwd, hook.env.len()), (["*".to_owned()].as_slice(), None, 0));
         let server = toml::from_str::<McpServer>("command = 'a'").unwrap();
         assert_eq!(
             (server.startup_timeout, server.tool_timeout),

@@ -59,6 +59,7 @@ const TABLE: [(Layer, &[&str]); 6] = [
             "builtins/",
             "commands.rs",
             "commands/",
+            "hooks.rs",
             "skills.rs",
             "tools/tool_search.rs",
             "tools/schema_lookup.rs",

@@ -18,6 +18,7 @@ use crate::config::tables::{Config, Promote, WithoutClient};
 use crate::executor::approvals::TicketDesk;
 use crate::executor::calls::{Executor, Shared};
 use crate::executor::schedule::Schedule;
+use crate::hooks;
 use crate::skills;
 use crate::state::LazyState;
 use crate::tools::approval::{ApprovalHandler, Nobody};
@@ -116,7 +117,7 @@ impl Gateway {
         };
         let shared = Arc::new(Shared {
             schedule: Schedule::new(config.tools.max_parallel_calls),
-            hooks: Vec::new(),
+            hooks: hooks::hooks(&config.hooks).map_err(anyhow::Error::msg)?,
             parallel_limit: Duration::from_millis(config.tools.parallel_timeout_ms),
             owners: Owners::new(upstreams.clone()),
         });

@@ -10,9 +10,9 @@ use serde::{Deserialize, Deserializer, forward_to_deserialize_any};
 use crate::commands::CommandConfig;
 use crate::executor::calls::DEFAULT_PARALLEL_LIMIT;
 use crate::executor::schedule::DEFAULT_PARALLEL_CALLS;
+use crate::hooks::HookConfig;
 use crate::tools::claim_rule::ClaimRule;
 use crate::tools::results::DEFAULT_MAX_CHARS;
-use crate::hooks::HookConfig;
 use crate::tools::scoped::disclosure::ModeConfig;
 use crate::tools::scoped::policy::{Action, Tier};
 
@@ -299,7 +299,7 @@ fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Er
 }
 
 /// Every table with its keys, as the structs above have them.
-pub(crate) fn known_keys() -> [(&'static str, &'static [&'static str]); 10] {
+pub(crate) fn known_keys() -> [(&'static str, &'static [&'static str]); 11] {
     [
         ("", fields_of::<Config>()),
         ("tools", fields_of::<Tools>()),

@@ -40,8 +40,9 @@ pub struct Ran {
     pub attempts: u32,
 }
 
-/// Runs the handler. An overrun drops it, which ends a child and cancels an upstream.
-pub async fn attempt(prepared: &Prepared, turn: &Turn, limit: Duration) -> Ran {
+/// Runs the handler. An overrun drops it, which ends a child and cancels an upstream. Only the gateway's own tools have
+/// no limit: they end by themselves, and the calls of a batch have limits of their own.
+pub async fn attempt(prepared: &Prepared, turn: &Turn, limit: Option<Duration>) -> Ran {
     let tool = prepared.tool();
     let name = &tool.definition().name;
     let started = Instant::now();
@@ -59,7 +60,10 @@ pub async fn attempt(prepared: &Prepared, turn: &Turn, limit: Duration) -> Ran {
             }
         }
     };
-    let answer = timeout(limit, tries).await;
+    let answer = match limit {
+        Some(limit) => timeout(limit, tries).await,
+        None => Ok(tries.await),
+    };
     let elapsed = started.elapsed();
     let answer = answer.unwrap_or_else(|_| {
         Err(ToolError::Timeout { tool: name.to_string(), elapsed, executed: Executed::Maybe })

@@ -225,9 +225,7 @@ impl Executor {
     ) -> Outcome {
         let Ready { prepared, place } = ready;
         if prepared.is_meta() {
-            let name = &prepared.tool().definition().name;
-            let answer = prepared.tool().execute(prepared.input().clone(), prepared.grants(), turn).await;
-            let result = match answer.map_err(|error| error.about(name)) {
+            let result = match attempt(&prepared, turn, None).await.answer {
                 Ok(ToolResult::Completed(output)) => Ok(output),
                 Ok(ToolResult::ToolError(cause)) => Err(execution(&prepared, cause)),
                 Ok(ToolResult::NeedsApproval(_)) => {
@@ -383,7 +381,7 @@ impl Run<'_> {
             true => prepared.limit().min(self.executor.shared.parallel_limit),
             false => prepared.limit(),
         };
-        let ran = attempt(prepared, turn, limit).await;
+        let ran = attempt(prepared, turn, Some(limit)).await;
         self.trace.ran += ran.elapsed;
         self.trace.attempts += ran.attempts;
         ran.answer

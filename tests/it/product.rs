@@ -7,7 +7,7 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use crate::support::{
-    BARE, G, M, MODERN, VERSION, World, err_kind, fake, is_alive, root, signal, text, until,
+    BARE, G, M, MODERN, VERSION, World, err_kind, fake, is_alive, root, signal, text, until, untraced,
 };
 
 #[test]
@@ -30,7 +30,7 @@ fn c1_every_session_revision_is_spoken() {
 fn c1_a_request_that_stands_for_itself_needs_no_handshake() {
     let mut g = G::modern(&format!("{BARE}{M}"));
     let list = g.request("tools/list", json!({}))["result"].clone();
-    assert_eq!((&list["resultType"], list["tools"].as_array().map(Vec::len)), (&json!("complete"), Some(14)));
+    assert_eq!((&list["resultType"], list["tools"].as_array().map(Vec::len)), (&json!("complete"), Some(15)));
     assert!(list["ttlMs"].is_u64() && list["cacheScope"].is_string(), "{list}");
     let info = |result: &Value| result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"].clone();
     assert_eq!(info(&list), "toolcrib");
@@ -180,6 +180,7 @@ fn c5_the_list_is_what_every_filter_leaves_sorted_and_stable() {
     let mut g = world.session();
     let expected = [
         "call_tool",
+        "call_tools",
         "get_tool_schema",
         "m_big",
         "m_boom",
@@ -191,6 +192,7 @@ fn c5_the_list_is_what_every_filter_leaves_sorted_and_stable() {
         "m_ro",
         "m_sleep",
         "own",
+        "read_result",
         "tool_search",
     ];
     let tools = g.list();
@@ -198,7 +200,9 @@ fn c5_the_list_is_what_every_filter_leaves_sorted_and_stable() {
     let open = json!({ "type": "object", "additionalProperties": true });
     for tool in &tools {
         let name = crate::support::name_of(tool);
-        let is_core = ["m_ro", "own", "call_tool", "get_tool_schema", "tool_search"].contains(&name.as_str());
+        let is_core =
+            ["m_ro", "own", "call_tool", "call_tools", "get_tool_schema", "read_result", "tool_search"]
+                .contains(&name.as_str());
         assert_eq!(tool["inputSchema"] != open, is_core, "{name}");
     }
     let first = g.list_text();
@@ -250,7 +254,7 @@ fn c6_results_of_every_kind_pass_as_they_are() {
     let tools = r#"tools=[{"name":"all","description":"Everything.","inputSchema":{"type":"object"}}]"#;
     let behaviour = format!("on_call={}", json!({ "all": { "result": result } }));
     let mut g = G::new(&format!("{BARE}{}", fake("f", &[tools, &behaviour])));
-    assert_eq!(g.done("f_all", json!({})), result);
+    assert_eq!(untraced(g.done("f_all", json!({}))), result);
 }
 
 /// The processes that a gateway has started, its helper for them included.

@@ -26,7 +26,7 @@ fn a4_a28_one_line_of_the_program_calls_a_handler() {
         sources().into_iter().filter(|path| code(path).contains(": Arc<dyn ToolHandler>,\n")).collect();
     assert_eq!(keepers, ["src/catalog/registry.rs"]);
     // And what is prepared is run in one place.
-    assert_eq!(holders(".tool().execute("), ["src/tools/scoped/run.rs"]);
+    assert_eq!(holders("tool.execute(prepared"), ["src/executor/attempt.rs"]);
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn s3_five_causes_hide_one_tool_each_and_the_sixth_is_left() {
          defer = true\n"
     );
     let mut g = G::new(&config);
-    assert_eq!(g.names(), ["call_tool", "m_ro", "tool_search"]);
+    assert_eq!(g.names(), ["call_tool", "call_tools", "m_ro", "tool_search"]);
     // What is deferred can be called; what is withheld cannot.
     g.done("d_ro", json!({}));
     assert_eq!(text(&g.done("look_around", json!({}))).trim(), "around");
@@ -111,7 +111,7 @@ fn s16_a_tool_that_an_upstream_adds_appears_and_takes_no_name_of_ours() {
     g.done("file_add_tool", json!({ "name": "read" }));
     g.notice("notifications/tools/list_changed");
     let tools = g.list();
-    assert_eq!(tools.len(), before + 1);
+    assert_eq!(g.names().len(), before + 1);
     assert_eq!(g.listed("file_read"), ours);
     assert!(text(&g.done("file_read", json!({ "path": "note.txt" }))).contains("written in a note"));
     let added =
@@ -311,7 +311,7 @@ fn s83_tools_carry_their_server_and_two_of_one_name_are_both_reachable() {
 #[test]
 fn s83_deferral_keeps_upstream_tools_out_of_the_list_and_callable() {
     let mut g = G::new(&format!("{BARE}[tools]\ncore = []\ndefer_mcp_tools = true\n{M}"));
-    assert_eq!(g.names(), ["call_tool", "tool_search"]);
+    assert_eq!(g.names(), ["call_tool", "call_tools", "tool_search"]);
     assert_eq!(text(&g.done("m_plain", json!({}))), "done");
     assert_eq!(text(&g.done("call_tool", json!({ "name": "m_plain" }))), "done");
     assert_eq!(g.world.runs("plain"), 2);
@@ -323,14 +323,14 @@ fn s83_deferral_keeps_upstream_tools_out_of_the_list_and_callable() {
 #[test]
 fn s9_what_a_search_finds_joins_the_list_at_its_end() {
     let mut g = G::new(&format!("{BARE}[tools]\ncore = []\n{M}defer = true\n"));
-    assert_eq!(g.names(), ["call_tool", "tool_search"]);
+    assert_eq!(g.names(), ["call_tool", "call_tools", "tool_search"]);
     let found = g.done("tool_search", json!({ "query": "m_ro", "limit": 1 }));
     assert_eq!(found["structuredContent"]["hits"][0]["name"], "m_ro");
     assert_eq!(g.notices.iter().filter(|n| n["method"] == "notifications/tools/list_changed").count(), 1);
-    assert_eq!(g.names(), ["call_tool", "tool_search", "m_ro"]);
+    assert_eq!(g.names(), ["call_tool", "call_tools", "tool_search", "m_ro"]);
     g.done("tool_search", json!({ "query": "m_plain", "limit": 1 }));
     g.done("tool_search", json!({ "query": "m_ro", "limit": 1 }));
-    assert_eq!(g.names(), ["call_tool", "tool_search", "m_ro", "m_plain"]);
+    assert_eq!(g.names(), ["call_tool", "call_tools", "tool_search", "m_ro", "m_plain"]);
 }
 
 #[test]

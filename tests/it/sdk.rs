@@ -52,7 +52,7 @@ async fn c10_a_client_of_the_official_sdk_does_all_it_can() {
             serde_json::to_value(client.peer_info().expect("it introduced itself")).expect("it is JSON");
         assert!(info.to_string().contains("\"toolcrib\""), "{info}");
         let tools = client.list_all_tools().await.expect("the list can be read");
-        assert_eq!(tools.len(), 14);
+        assert_eq!(tools.len(), 15, "those of the server and `read_result`");
 
         let result =
             client.call_tool(params("m_echo", json!({ "a": [1, 2] }))).await.expect("it is answered");

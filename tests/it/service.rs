@@ -192,9 +192,9 @@ async fn s7_what_can_be_dispatched_is_the_list_and_what_is_deferred() {
     };
     let (_, scope) = scope(&[&shown, &deferred, &denied], settings);
     let list = scope.list().await;
-    assert_eq!(names(&list), ["a_shown", "call_tool", "tool_search"]);
+    assert_eq!(names(&list), ["a_shown", "call_tool", "call_tools", "tool_search"]);
     let all = scope.dispatchable_list().await;
-    assert_eq!(names(&all), ["a_shown", "call_tool", "tool_search", "up_d"]);
+    assert_eq!(names(&all), ["a_shown", "call_tool", "call_tools", "tool_search", "up_d"]);
     assert_eq!(scope.execute("UP.d", json!({})).await.expect("it is meant").plain_text(), "{}");
     assert_eq!((deferred.runs(), denied.runs()), (1, 0));
 }
@@ -236,7 +236,7 @@ async fn s9_the_array_is_rebuilt_only_when_something_changed() {
     assert!(Arc::ptr_eq(&first, &scope.metadata_schema()), "rebuilt without a reason");
     scope.execute("tool_search", json!({ "query": "up_d" })).await.expect("it finds");
     let promoted = scope.metadata_schema();
-    assert_eq!(names(&promoted), ["call_tool", "own", "tool_search", "up_d"]);
+    assert_eq!(names(&promoted), ["call_tool", "call_tools", "own", "tool_search", "up_d"]);
     scope.execute("tool_search", json!({ "query": "up_d" })).await.expect("it finds");
     assert!(Arc::ptr_eq(&promoted, &scope.metadata_schema()), "a second promotion changes nothing");
     catalog.report_health(&upstream(), Some("gone".to_owned()));

@@ -390,9 +390,9 @@ impl G {
         tools.unwrap_or_else(|| panic!("no list: {reply}")).clone()
     }
 
-    /// Their names, in order.
+    /// Their names, in order, without `read_result`, which is in every list.
     pub fn names(&mut self) -> Vec<String> {
-        self.list().iter().map(name_of).collect()
+        self.list().iter().map(name_of).filter(|name| name != "read_result").collect()
     }
 
     /// The text of the array of `tools/list`, as it stands on the wire.
@@ -489,6 +489,17 @@ pub fn name_of(tool: &Value) -> String {
 pub fn text(result: &Value) -> String {
     let blocks = result["content"].as_array().expect("a result has content");
     blocks.iter().filter_map(|block| block["text"].as_str()).collect::<Vec<_>>().join("\n")
+}
+
+/// A result without what the gateway adds to every one: how the call went.
+pub fn untraced(mut result: Value) -> Value {
+    if let Some(meta) = result["_meta"].as_object_mut() {
+        assert!(meta.remove("toolcrib/run").is_some(), "a result without its trace: {meta:?}");
+        if meta.is_empty() {
+            result.as_object_mut().expect("it is an object").remove("_meta");
+        }
+    }
+    result
 }
 
 /// The facts about an error, wherever its kind puts them.

@@ -151,7 +151,7 @@ impl Disclosure {
 }
 
 /// Meta tools that stand in a list with deferred tools.
-const META_TOOLS: usize = 3;
+const META_TOOLS: usize = 5;
 
 /// `file` means `file` and `file_read`, not `files` and not `filesx`.
 fn is_of_family(name: &str, family: &str) -> bool {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use jsonschema::Validator;
 use serde_json::Value;
+use tokio::sync::watch;
 
 use crate::schema::renames::KeyRenames;
 use crate::tools::error::{Denial, ToolError};
@@ -94,6 +95,11 @@ impl RegisteredTool {
     /// Where a path among the arguments leads before any link; `None`: from where the gateway runs.
     pub fn locate(&self, path: &str) -> Option<PathBuf> {
         self.handler.locate(path)
+    }
+
+    /// How many questions of the tool's source to people are open, if it asks any.
+    pub fn open_questions(&self) -> Option<watch::Receiver<usize>> {
+        self.handler.open_questions()
     }
 
     /// Why the tool cannot run at the moment, if its source knows.

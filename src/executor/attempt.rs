@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::tools::error::{Executed, ToolError};
@@ -61,19 +62,68 @@ pub async fn attempt(prepared: &Prepared, turn: &Turn, limit: Option<Duration>) 
         }
     };
     let answer = match limit {
-        Some(limit) => timeout(limit, tries).await,
-        None => Ok(tries.await),
+        Some(limit) => within(limit, tool.open_questions(), tries).await,
+        None => Some(tries.await),
     };
     let elapsed = started.elapsed();
-    let answer = answer.unwrap_or_else(|_| {
+    let answer = answer.unwrap_or_else(|| {
         Err(ToolError::Timeout { tool: name.to_string(), elapsed, executed: Executed::Maybe })
     });
     Ran { answer, elapsed, attempts }
 }
 
+/// Lets work go on for at most `limit`, not counting the time in which people are asked; `None` is an overrun.
+async fn within<T>(
+    limit: Duration,
+    questions: Option<watch::Receiver<usize>>,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let Some(mut questions) = questions else { return timeout(limit, work).await.ok() };
+    let mut work = std::pin::pin!(work);
+    let mut left = limit;
+    loop {
+        let since = Instant::now();
+        let is_running = *questions.borrow_and_update() == 0;
+        tokio::select! {
+            biased;
+            done = &mut work => return Some(done),
+            () = sleep(left), if is_running => return None,
+            changed = questions.changed() => {
+                if changed.is_err() {
+                    return timeout(left, work).await.ok();
+                }
+                if is_running {
+                    left = left.saturating_sub(since.elapsed());
+                }
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn s62_time_in_which_people_are_asked_is_not_on_the_clock() {
+        let questions = watch::Sender::new(0);
+        let work = async {
+            sleep(Duration::from_millis(600)).await;
+            questions.send_replace(1);
+            sleep(Duration::from_secs(100)).await;
+            questions.send_replace(0);
+            sleep(Duration::from_millis(300)).await;
+        };
+        assert_eq!(within(Duration::from_secs(1), Some(questions.subscribe()), work).await, Some(()));
+        let work = async {
+            questions.send_replace(1);
+            sleep(Duration::from_secs(100)).await;
+            questions.send_replace(0);
+            sleep(Duration::from_millis(1100)).await;
+        };
+        assert_eq!(within(Duration::from_secs(1), Some(questions.subscribe()), work).await, None);
+        assert_eq!(within(Duration::from_secs(1), None, sleep(Duration::from_secs(2))).await, None);
+    }
 
     #[test]
     fn s64_only_a_failed_way_to_a_repeatable_tool_is_tried_once_more() {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::sync::watch;
 
 use super::approval::{ApprovalHandler, ApprovalRequest};
 use super::claim_rule::ClaimRule;
@@ -354,6 +355,11 @@ pub trait ToolHandler: Send + Sync + 'static {
     /// Where a path among the arguments leads before any link; `None`: from where the gateway runs.
     fn locate(&self, path: &str) -> Option<PathBuf> {
         let _ = path;
+        None
+    }
+
+    /// How many questions of the tool's source to people are open: while there are any, no clock runs.
+    fn open_questions(&self) -> Option<watch::Receiver<usize>> {
         None
     }
 

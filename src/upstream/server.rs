@@ -78,6 +78,8 @@ pub struct Upstream {
     status: watch::Sender<Status>,
     /// True once its tools are known or its first start has failed.
     settled: watch::Sender<bool>,
+    /// How many of its questions wait for the client and whoever sits there.
+    questions: watch::Sender<usize>,
     report: Mutex<Report>,
 }
 
@@ -99,6 +101,7 @@ impl Upstream {
             client,
             status: watch::Sender::new(Status::Starting),
             settled: watch::Sender::new(false),
+            questions: watch::Sender::new(0),
             report: Mutex::default(),
         })
     }
@@ -145,6 +148,12 @@ impl Upstream {
         let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
     }
 
+    /// Counts a question as open until what this returns is dropped: no call of the server is on the clock meanwhile.
+    pub fn open_question(self: &Arc<Upstream>) -> OpenQuestion {
+        self.questions.send_modify(|open| *open += 1);
+        OpenQuestion(Arc::clone(self))
+    }
+
     /// The live connection; waits while the server is on its way up.
     async fn link(&self) -> Result<Arc<Link>, String> {
         if let Status::Ready(link) = &*self.status.borrow() {
@@ -168,6 +177,15 @@ impl Upstream {
             }
         }
         text
+    }
+}
+
+/// A question that a server has put to the client.
+pub struct OpenQuestion(Arc<Upstream>);
+
+impl Drop for OpenQuestion {
+    fn drop(&mut self) {
+        self.0.questions.send_modify(|open| *open -= 1);
     }
 }
 
@@ -226,6 +244,10 @@ impl ToolHandler for UpstreamTool {
 
     fn default_limit(&self) -> Duration {
         self.server.spec.tool_timeout
+    }
+
+    fn open_questions(&self) -> Option<watch::Receiver<usize>> {
+        Some(self.server.questions.subscribe())
     }
 
     fn unhealthy(&self) -> Option<String> {

@@ -297,7 +297,9 @@ impl Session<'_> {
             None => link.refuse(&id),
             Some(client) => {
                 let link = Arc::clone(link);
+                let open = self.upstream.open_question();
                 questions.spawn(async move {
+                    let _open = open;
                     match client.ask(&method, &params).await {
                         Ok(answer) => link.respond(&id, Ok(&answer)),
                         Err(error) => link.respond(&id, Err(&error)),

@@ -324,6 +324,7 @@ fn hints(spec: &Spec, annotations: Option<&RawObject<'_>>) -> ToolMetadata {
         read_only: spec.trust_hints && says("readOnlyHint") && !destructive,
         destructive,
         idempotent: spec.trust_hints && says("idempotentHint"),
+        isolated: spec.isolated,
         permissions: spec.permissions.clone(),
         defer: spec.defer,
         ..ToolMetadata::default()

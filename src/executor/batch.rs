@@ -12,7 +12,7 @@ use super::trace::{Group, Trace};
 use crate::catalog::registry::RegisteredTool;
 use crate::tools::concurrency::{ConcurrencyClaim, Scope, partition_parallel_groups};
 use crate::tools::error::ToolError;
-use crate::tools::json::{ObjectWriter, RawJson, RawObject};
+use crate::tools::json::{ObjectWriter, RawJson, RawObject, array};
 use crate::tools::service::{
     Input, Source, ToolDefinition, ToolHandler, ToolMetadata, ToolOutput, ToolResult, Turn,
 };
@@ -253,9 +253,9 @@ fn answers(names: &[String], outcomes: Vec<Outcome>) -> ToolOutput {
         results.push(told.json());
     }
     let mut structure = ObjectWriter::default();
-    structure.raw("results", &array(&results));
+    structure.raw("results", &array(results.iter()));
     let mut result = ObjectWriter::default();
-    result.raw("content", &array(&content)).raw("structuredContent", &structure.finish());
+    result.raw("content", &array(content.iter())).raw("structuredContent", &structure.finish());
     if !any_succeeded {
         result.raw("isError", b"true");
     }
@@ -275,19 +275,6 @@ fn text_block(text: &str) -> RawJson {
     let mut block = ObjectWriter::with_capacity(text.len() + 32);
     block.string("type", "text").string("text", text);
     block.json()
-}
-
-fn array(items: &[RawJson]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(items.iter().map(|item| item.len() + 1).sum::<usize>() + 2);
-    out.push(b'[');
-    for (i, item) in items.iter().enumerate() {
-        if i > 0 {
-            out.push(b',');
-        }
-        out.extend_from_slice(item.as_bytes());
-    }
-    out.push(b']');
-    out
 }
 
 /// What would run when. Numbers of calls count from 1, as in the answers of a run.

@@ -174,7 +174,14 @@ impl Front {
         if end == Shutdown::Gently && !calls.is_empty() {
             let all = async { while calls.join_next().await.is_some() {} };
             let wind_down = async {
-                sleep(LAST_ORDERS).await;
+                // A server without an open call may still have one that waits for its turn.
+                loop {
+                    sleep(LAST_ORDERS).await;
+                    let (_, waiting) = self.gateway.shared().schedule.load();
+                    if waiting == 0 {
+                        break;
+                    }
+                }
                 self.gateway.wind_down();
                 std::future::pending::<()>().await;
             };

@@ -240,6 +240,20 @@ impl ObjectWriter {
     }
 }
 
+/// An array of values that are JSON already.
+pub fn array<'a>(items: impl Iterator<Item = &'a RawJson> + Clone) -> Vec<u8> {
+    let mut out = Vec::with_capacity(items.clone().map(|item| item.len() + 1).sum::<usize>() + 2);
+    out.push(b'[');
+    for (i, item) in items.enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(item.as_bytes());
+    }
+    out.push(b']');
+    out
+}
+
 /// Appends a JSON string literal.
 pub fn write_string(out: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(out, text).expect("writing a string into memory cannot fail");

@@ -45,12 +45,7 @@ pub fn tool(store: Arc<ResultStore>) -> Arc<RegisteredTool> {
             "additionalProperties": false,
         })),
         Source::Builtin,
-        ToolMetadata {
-            read_only: true,
-            idempotent: true,
-            parallel_safe: Some(true),
-            ..ToolMetadata::default()
-        },
+        ToolMetadata::looks_only(),
     );
     Arc::new(RegisteredTool::new(definition.with_title("Read on in a result"), Arc::new(ReadResult(store))))
 }

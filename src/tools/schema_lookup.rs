@@ -32,12 +32,7 @@ pub fn tool(scope: &Weak<ScopedToolService>) -> Arc<RegisteredTool> {
             "additionalProperties": false,
         })),
         Source::Builtin,
-        ToolMetadata {
-            read_only: true,
-            idempotent: true,
-            parallel_safe: Some(true),
-            ..ToolMetadata::default()
-        },
+        ToolMetadata::looks_only(),
     );
     Arc::new(RegisteredTool::new(
         definition.with_title("Show a tool's parameters"),

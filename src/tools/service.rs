@@ -103,6 +103,18 @@ pub struct ToolMetadata {
     pub unlistable: Option<String>,
 }
 
+impl ToolMetadata {
+    /// Of a tool that only looks at what the gateway itself knows.
+    pub fn looks_only() -> ToolMetadata {
+        ToolMetadata {
+            read_only: true,
+            idempotent: true,
+            parallel_safe: Some(true),
+            ..ToolMetadata::default()
+        }
+    }
+}
+
 /// A tool as the catalog holds it. Its name is its identity.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolDefinition {

@@ -126,12 +126,7 @@ pub fn tool(scope: &Weak<ScopedToolService>) -> Arc<RegisteredTool> {
             "additionalProperties": false,
         })),
         Source::Builtin,
-        ToolMetadata {
-            read_only: true,
-            idempotent: true,
-            parallel_safe: Some(true),
-            ..ToolMetadata::default()
-        },
+        ToolMetadata::looks_only(),
     );
     let search = Search { scope: scope.clone(), index: Mutex::new(None) };
     Arc::new(RegisteredTool::new(definition.with_title("Find tools"), Arc::new(search)))

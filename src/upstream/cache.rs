@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::server::Spec;
 use crate::state::LazyState;
-use crate::tools::json::RawJson;
+use crate::tools::json::{RawJson, array};
 
 /// Tool lists by server configuration, in the state store.
 pub struct CatalogCache {
@@ -54,15 +54,7 @@ impl CatalogCache {
 
     /// Keeps a list for the next start. Writes to disk, if it has changed: not for the event loop's thread.
     pub fn keep(&self, spec: &Spec, tools: &[RawJson]) {
-        let mut text = Vec::with_capacity(tools.iter().map(|tool| tool.len() + 1).sum::<usize>() + 2);
-        text.push(b'[');
-        for (i, tool) in tools.iter().enumerate() {
-            if i > 0 {
-                text.push(b',');
-            }
-            text.extend_from_slice(tool.as_bytes());
-        }
-        text.push(b']');
+        let text = array(tools.iter());
         let (key, digest) = (key(spec), Sha256::digest(&text).into());
         if self.held().insert(key.clone(), digest) == Some(digest) {
             return;

@@ -16,7 +16,7 @@ use super::rewriters::{
 use crate::catalog::registry::{Grants, RegisteredTool};
 use crate::catalog::snapshot::Snapshot;
 use crate::tools::claim_rule::ClaimRule;
-use crate::tools::json::RawJson;
+use crate::tools::json::{RawJson, array};
 use crate::tools::service::{Source, ToolDefinition};
 
 /// What the configuration says about scopes; the same for every connection.
@@ -315,16 +315,7 @@ impl View {
     pub fn wire(&self) -> &Bytes {
         self.wire.get_or_init(|| {
             let wires: Vec<RawJson> = self.order().iter().map(|entry| self.wire_of(entry)).collect();
-            let mut text = Vec::with_capacity(wires.iter().map(|wire| wire.len() + 1).sum::<usize>() + 2);
-            text.push(b'[');
-            for (i, wire) in wires.iter().enumerate() {
-                if i > 0 {
-                    text.push(b',');
-                }
-                text.extend_from_slice(wire.as_bytes());
-            }
-            text.push(b']');
-            text.into()
+            array(wires.iter()).into()
         })
     }
 

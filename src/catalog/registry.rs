@@ -97,6 +97,11 @@ impl RegisteredTool {
         self.handler.locate(path)
     }
 
+    /// Ends once the tool's source is up, or has failed to come up; `None` if it is not on its way up.
+    pub fn starting(&self) -> Option<BoxFuture<'static, ()>> {
+        self.handler.starting()
+    }
+
     /// How many questions of the tool's source to people are open, if it asks any.
     pub fn open_questions(&self) -> Option<watch::Receiver<usize>> {
         self.handler.open_questions()

@@ -66,7 +66,7 @@ impl From<ToolError> for Outcome {
 pub enum Arrival {
     /// It may go on.
     Ready(Box<Ready>),
-    /// Its tool may come with a server that is on its way up. The place keeps such calls in their order.
+    /// Its server is on its way up. The place keeps such calls in their order.
     Early(Early),
     /// It ends here.
     Failed(ToolError),
@@ -78,11 +78,13 @@ pub struct Ready {
     place: Option<Held>,
 }
 
-/// A call for a tool that is not there yet.
+/// A call whose server is on its way up. It holds up nobody but the calls of the same server behind it.
 pub struct Early {
     name: String,
     arguments: RawJson,
     place: Place,
+    /// Ends when the server is up; without it, the tool itself is not known yet.
+    started: Option<BoxFuture<'static, ()>>,
 }
 
 /// A place in the order, and since when.
@@ -135,14 +137,30 @@ impl Executor {
     /// this in the order of the wire keeps that order.
     pub fn arrive(&self, name: &str, arguments: RawJson) -> Arrival {
         match self.prepare(name, arguments.clone()) {
-            Ok(prepared) => Arrival::Ready(Box::new(self.take_place(prepared))),
+            Ok(prepared) => match prepared.tool().starting() {
+                None => Arrival::Ready(Box::new(self.take_place(prepared))),
+                Some(started) => {
+                    let server = prepared.tool().definition().source.label().to_owned();
+                    self.wait_for(&server, name, arguments, Some(started))
+                }
+            },
             Err(ToolError::NotFound { .. }) if let Some(server) = self.shared.owners.on_its_way(name) => {
-                let claim = ConcurrencyClaim::Exclusive(Scope::nodes([format!("\0start of {server}")]));
-                let place = self.shared.schedule.join_aside(&claim);
-                Arrival::Early(Early { name: name.to_owned(), arguments, place })
+                self.wait_for(server, name, arguments, None)
             }
             Err(error) => Arrival::Failed(self.with_owner(name, error)),
         }
+    }
+
+    fn wait_for(
+        &self,
+        server: &str,
+        name: &str,
+        arguments: RawJson,
+        started: Option<BoxFuture<'static, ()>>,
+    ) -> Arrival {
+        let claim = ConcurrencyClaim::Exclusive(Scope::nodes([format!("\0start of {server}")]));
+        let place = self.shared.schedule.join_aside(&claim);
+        Arrival::Early(Early { name: name.to_owned(), arguments, place, started })
     }
 
     /// Brings a call to its end.
@@ -158,11 +176,15 @@ impl Executor {
         self.run_ready(*ready, turn, Consent::Open, None).await
     }
 
-    /// Waits for the server of a tool, and gives the call its place before the next one that waited for it.
+    /// Waits for the server of a tool, and gives the call its place before the next one that waited for it. A server
+    /// that comes up is not on the call's clock: it has a limit of its own.
     pub(super) async fn settle(&self, early: Early) -> Result<Ready, ToolError> {
-        let Early { name, arguments, place } = early;
+        let Early { name, arguments, place, started } = early;
         place.begin().await;
-        self.shared.owners.until_settled(&name).await;
+        match started {
+            Some(started) => started.await,
+            None => self.shared.owners.until_settled(&name).await,
+        }
         let prepared = self.prepare(&name, arguments).map_err(|error| self.with_owner(&name, error))?;
         let ready = self.take_place(prepared);
         drop(place);

@@ -370,6 +370,11 @@ pub trait ToolHandler: Send + Sync + 'static {
         None
     }
 
+    /// Ends once the tool's source is up, or has failed to come up; `None` if it is not on its way up.
+    fn starting(&self) -> Option<BoxFuture<'static, ()>> {
+        None
+    }
+
     /// How many questions of the tool's source to people are open: while there are any, no clock runs.
     fn open_questions(&self) -> Option<watch::Receiver<usize>> {
         None

@@ -246,6 +246,14 @@ impl ToolHandler for UpstreamTool {
         self.server.spec.tool_timeout
     }
 
+    fn starting(&self) -> Option<BoxFuture<'static, ()>> {
+        if !matches!(&*self.server.status.borrow(), Status::Starting) {
+            return None;
+        }
+        let server = Arc::clone(&self.server);
+        Some(Box::pin(async move { server.until_answered().await }))
+    }
+
     fn open_questions(&self) -> Option<watch::Receiver<usize>> {
         Some(self.server.questions.subscribe())
     }

@@ -345,6 +345,24 @@ fn s61_a_cancelled_batch_takes_its_calls_with_it() {
     assert!(!g.has_reply(&id));
 }
 
+#[test]
+fn s61_a_cancelled_batch_that_waits_for_a_person_withdraws_the_question() {
+    let mut g = G::asking(&config(""), "nothing");
+    g.list();
+    let id = g.post_call("call_tools", batch(&[("m_count", json!({})), ("m_danger", json!({}))]));
+    let question = g.question();
+    // Nobody waits for a person.
+    g.done("m_plain", json!({}));
+    cancel(&mut g, &id);
+    let withdrawn = g.notice("notifications/cancelled");
+    assert_eq!(withdrawn["params"]["requestId"], question["id"]);
+    let yes = json!({ "action": "accept", "content": { "decision": "allow_once" } });
+    g.send(&json!({ "jsonrpc": "2.0", "id": question["id"], "result": yes }));
+    g.done("m_plain", json!({}));
+    assert!(!g.has_reply(&id));
+    assert_eq!((g.world.runs("count"), g.world.runs("danger")), (1, 0));
+}
+
 /// A group without room for all its members is still one group.
 #[test]
 fn s57_a_batch_of_a_hundred_reads_is_one_group() {

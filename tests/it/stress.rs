@@ -159,7 +159,8 @@ fn calls(dice: &mut Dice, fates: &[(Fate, usize)]) -> Vec<Call> {
             Fate::Panics => "panic",
             Fate::TooSlow | Fate::CancelledRunning => "hang",
             Fate::Cancelled => dice.of(&["hang", "nap", "return"]),
-            Fate::Done => dice.of(&["return", "return", "return", "nap"]),
+            Fate::Done if dice.below(8) == 0 => "nap",
+            Fate::Done => "return",
         };
         arguments["do"] = json!(what);
         Call { tool, arguments, fate }

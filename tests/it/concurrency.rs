@@ -247,6 +247,41 @@ fn s45_a_link_is_what_it_points_to() {
     beside(&mut g, &path("link/file"), &path("real/other"));
 }
 
+/// A call that waited is in the way of what its path names when its turn comes, not when it arrived.
+#[cfg(unix)]
+#[test]
+fn s45_a_link_that_changes_while_a_call_waits_is_looked_at_again() {
+    let mut g = workshop();
+    let world = std::rc::Rc::clone(&g.world);
+    ["one/file", "two/file"].iter().for_each(|file| world.write(file, ""));
+    let link_to = |folder: &str| {
+        let fresh = world.path("fresh");
+        std::os::unix::fs::symlink(world.path(folder), &fresh).expect("a link can be made");
+        std::fs::rename(&fresh, world.path("link")).expect("it can take the other's place");
+    };
+    link_to("one");
+    let hold = |g: &mut G, folder: &str| {
+        let id = g.post_call("m_sleep", json!({ "tag": folder, "ms": LONG, "path": folder }));
+        until("the holding call runs", || has_begun(&world, folder));
+        id
+    };
+    let (one, two) = (hold(&mut g, "one"), hold(&mut g, "two"));
+    let waiting = g.post_call("m_sleep", json!({ "tag": "waiting", "ms": 1, "path": "link/file" }));
+    g.request("ping", json!({}));
+    link_to("two");
+    cancel(&mut g, &one);
+    until("the first one is gone", || world.events("cancel", "sleep").len() == 1);
+    for tag in ["bystander", "another"] {
+        g.done("m_sleep", json!({ "tag": tag, "ms": 1, "path": "elsewhere" }));
+    }
+    assert!(!has_begun(&world, "waiting"), "{:?}", spans(&world));
+    cancel(&mut g, &two);
+    let reply = g.reply(&waiting);
+    assert_eq!(err_kind(&reply), None, "{reply}");
+    let spans = spans(&world);
+    assert!(spans["two"].is_before(spans["waiting"]), "{spans:?}");
+}
+
 #[test]
 fn s46_nodes_are_apart_unless_they_are_the_same() {
     let mut g = workshop();

@@ -46,6 +46,10 @@ pub struct Ran {
 pub async fn attempt(prepared: &Prepared, turn: &Turn, limit: Option<Duration>) -> Ran {
     let tool = prepared.tool();
     let name = &tool.definition().name;
+    // A server that comes up has a limit of its own and is not on the call's clock.
+    if let Some(source_is_up) = tool.starting() {
+        source_is_up.await;
+    }
     let started = Instant::now();
     let mut attempts = 0;
     let tries = async {

@@ -1,7 +1,7 @@
 //! `call_tools`: several calls as one, in groups that run together, one group after another.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
@@ -13,6 +13,7 @@ use crate::catalog::registry::RegisteredTool;
 use crate::tools::concurrency::{ConcurrencyClaim, Scope, partition_parallel_groups};
 use crate::tools::error::ToolError;
 use crate::tools::json::{ObjectWriter, RawJson, RawObject, array};
+use crate::tools::scoped::prepare::Prepared;
 use crate::tools::service::{
     Input, Source, ToolDefinition, ToolHandler, ToolMetadata, ToolOutput, ToolResult, Turn,
 };
@@ -23,10 +24,11 @@ const MOST_CALLS: usize = 100;
 /// Its name on the wire.
 const NAME: &str = "call_tools";
 
-struct Batch(Weak<Executor>);
+/// A batch takes its place in the order when it arrives, so the executor takes it apart before any handler is called.
+struct TakenApart;
 
-/// The tool over a connection.
-pub fn tool(executor: &Weak<Executor>) -> Arc<RegisteredTool> {
+/// Its entry in the list.
+pub fn tool() -> Arc<RegisteredTool> {
     let definition = ToolDefinition::new(
         NAME,
         "Calls several tools at once. Calls that get in each other's way run one after another in the given order, \
@@ -55,27 +57,80 @@ pub fn tool(executor: &Weak<Executor>) -> Arc<RegisteredTool> {
         Source::Builtin,
         ToolMetadata::default(),
     );
-    Arc::new(RegisteredTool::new(
-        definition.with_title("Call several tools"),
-        Arc::new(Batch(executor.clone())),
-    ))
+    Arc::new(RegisteredTool::new(definition.with_title("Call several tools"), Arc::new(TakenApart)))
 }
 
-impl ToolHandler for Batch {
-    fn call<'a>(&'a self, input: Input, turn: &'a Turn) -> BoxFuture<'a, Result<ToolResult, ToolError>> {
-        Box::pin(async move {
-            let Some(executor) = self.0.upgrade() else {
-                return Err(ToolError::Cancelled { tool: NAME.to_owned() });
-            };
-            let calls = calls(&input.raw);
-            let names: Vec<String> = calls.iter().map(|(name, _)| name.clone()).collect();
-            let members = gather(&executor, calls).await;
-            let output = match input.value["plan"] == true {
-                true => plan(&names, &members),
-                false => answers(&names, run(&executor, members, turn).await),
-            };
-            Ok(ToolResult::Completed(output))
-        })
+impl ToolHandler for TakenApart {
+    fn call<'a>(&'a self, _: Input, _: &'a Turn) -> BoxFuture<'a, Result<ToolResult, ToolError>> {
+        let cause = "a batch is not run as a single tool".to_owned();
+        Box::pin(std::future::ready(Ok(ToolResult::ToolError(cause))))
+    }
+}
+
+/// A batch that has arrived: its calls are judged, and the first group has its place in the order.
+pub(super) struct Batch {
+    names: Vec<String>,
+    calls: Vec<Arrival>,
+    is_plan: bool,
+}
+
+/// Whether a judged call is a batch.
+pub(super) fn is_batch(prepared: &Prepared) -> bool {
+    prepared.is_meta() && &*prepared.tool().definition().name == NAME
+}
+
+impl Batch {
+    /// Judges the calls. Where nobody has to be asked and no server is waited for, the first group stands in the order
+    /// from now on; every other group joins it when it is its turn.
+    pub(super) fn arrive(executor: &Executor, input: &Input) -> Batch {
+        let is_plan = input.value["plan"] == true;
+        let (names, arguments): (Vec<String>, Vec<RawJson>) = calls(&input.raw).into_iter().unzip();
+        let mut calls: Vec<Arrival> = Vec::with_capacity(names.len());
+        for (name, arguments) in names.iter().zip(arguments) {
+            calls.push(match executor.arrive(name, arguments) {
+                Arrival::Ready(ready) if is_batch(&ready.prepared) => {
+                    Arrival::Failed(ToolError::Validation {
+                        tool: NAME.to_owned(),
+                        path: format!("/calls/{}/name", calls.len()),
+                        message: "a batch cannot hold a batch: give its calls themselves".to_owned(),
+                        schema: None,
+                    })
+                }
+                arrival => arrival,
+            });
+        }
+        let waits = calls.iter().any(|call| matches!(call, Arrival::Early(_)));
+        let claims: Vec<ConcurrencyClaim> = calls.iter().map(claim_of).collect();
+        let first = partition_parallel_groups(&claims).first().map_or(0, |group| group.end);
+        let asks = calls[..first]
+            .iter()
+            .any(|call| matches!(call, Arrival::Ready(ready) if ready.prepared.confirmation().is_some()));
+        let holding = if waits || asks || is_plan { 0 } else { first };
+        for call in &mut calls[holding..] {
+            if let Arrival::Ready(ready) = call {
+                ready.step_back();
+            }
+        }
+        Batch { names, calls, is_plan }
+    }
+
+    /// Runs the calls, or tells the plan.
+    pub(super) async fn run(self, executor: &Executor, turn: &Turn) -> ToolOutput {
+        let mut members: Vec<Member> = Vec::with_capacity(self.calls.len());
+        for call in self.calls {
+            members.push(match call {
+                Arrival::Ready(ready) => Ok(ready),
+                Arrival::Failed(error) => Err(error),
+                Arrival::Early(early) => executor.settle(early).await.map(|mut ready| {
+                    ready.step_back();
+                    Box::new(ready)
+                }),
+            });
+        }
+        match self.is_plan {
+            true => plan(&self.names, &members),
+            false => answers(&self.names, run(executor, members, turn).await),
+        }
     }
 }
 
@@ -96,40 +151,24 @@ fn calls(raw: &RawJson) -> Vec<(String, RawJson)> {
 }
 
 /// A judged call of a batch, or why it is none.
-type Member = Result<Ready, ToolError>;
+type Member = Result<Box<Ready>, ToolError>;
 
-/// Judges all calls before the first one runs.
-async fn gather(executor: &Executor, calls: Vec<(String, RawJson)>) -> Vec<Member> {
-    let mut members = Vec::with_capacity(calls.len());
-    for (name, arguments) in calls {
-        let member = match executor.arrive(&name, arguments) {
-            Arrival::Ready(ready) if &*ready.prepared.tool().definition().name == NAME => {
-                Err(ToolError::Validation {
-                    tool: NAME.to_owned(),
-                    path: format!("/calls/{}/name", members.len()),
-                    message: "a batch cannot hold a batch: give its calls themselves".to_owned(),
-                    schema: None,
-                })
-            }
-            Arrival::Ready(ready) => Ok(*ready),
-            Arrival::Early(early) => executor.settle(early).await,
-            Arrival::Failed(error) => Err(error),
-        };
-        members.push(member.map(|mut ready| {
-            // Each group joins the order when it is its turn.
-            Executor::step_back(&mut ready);
-            ready
-        }));
+/// What a call claims; the gateway's own tools and calls that never run are in nobody's way but everything's.
+fn claim_of(call: &Arrival) -> ConcurrencyClaim {
+    match call {
+        Arrival::Ready(ready) if !ready.prepared.is_meta() => ready.prepared.claim(),
+        Arrival::Ready(_) | Arrival::Failed(_) | Arrival::Early(_) => {
+            ConcurrencyClaim::shared_in(Scope::nodes(["\0nothing"]))
+        }
     }
-    members
 }
 
-/// What a member claims; the gateway's own tools and calls that never run are in nobody's way but everything's.
-fn claim_of(member: &Member) -> ConcurrencyClaim {
-    match member {
+fn claims_of(members: &[Member]) -> Vec<ConcurrencyClaim> {
+    let claim = |member: &Member| match member {
         Ok(ready) if !ready.prepared.is_meta() => ready.prepared.claim(),
         Ok(_) | Err(_) => ConcurrencyClaim::shared_in(Scope::nodes(["\0nothing"])),
-    }
+    };
+    members.iter().map(claim).collect()
 }
 
 /// What the calls of one batch have in common while they run.
@@ -175,22 +214,39 @@ impl Together {
 pub(super) struct Seat<'a> {
     pub group: Group,
     pub together: &'a Together,
+    /// How many calls the whole batch has.
+    pub calls: usize,
+}
+
+/// Results of a batch have this many budgets in all; with more calls than that, each gets its share.
+const BUDGETS: usize = 4;
+
+/// The least that a call of a batch may show of its result, so that its head, its tail and the way to the rest fit.
+const LEAST_CHARS: usize = 400;
+
+impl Seat<'_> {
+    /// What of a budget for one result is a call's here.
+    pub(super) fn share(&self, max_chars: usize) -> usize {
+        let share = max_chars.saturating_mul(BUDGETS) / self.calls.max(1);
+        share.max(LEAST_CHARS).min(max_chars)
+    }
 }
 
 async fn run(executor: &Executor, members: Vec<Member>, turn: &Turn) -> Vec<Outcome> {
-    let claims: Vec<ConcurrencyClaim> = members.iter().map(claim_of).collect();
+    let claims = claims_of(&members);
     let together = Together::default();
     let mut members = members.into_iter();
     let mut outcomes = Vec::with_capacity(claims.len());
     for (index, range) in partition_parallel_groups(&claims).into_iter().enumerate() {
         let group = Group { index, size: range.len() };
-        let seat = Seat { group, together: &together };
+        let seat = Seat { group, together: &together, calls: claims.len() };
         let mut judged: Vec<Member> = members.by_ref().take(range.len()).collect();
         // People are asked in the order of the calls, before any call of the group runs.
         for member in &mut judged {
             let Ok(ready) = &*member else { continue };
-            let tool = &ready.prepared.tool().definition().name;
-            if let Err(error) = together.ask(tool, executor.confirm(ready, turn)).await {
+            let prepared = &ready.prepared;
+            let tool = &prepared.tool().definition().name;
+            if let Err(error) = together.ask(tool, executor.confirm(prepared, turn)).await {
                 *member = Err(error);
             }
         }
@@ -209,7 +265,7 @@ async fn run_member(executor: &Executor, member: Member, turn: &Turn, seat: Seat
     if let Err(error) = seat.together.check(&tool) {
         return error.into();
     }
-    let run = executor.run_ready(ready, turn, Consent::Given, Some(seat));
+    let run = executor.run_ready(*ready, turn, Consent::Given, Some(seat));
     match AssertUnwindSafe(run).catch_unwind().await {
         Ok(outcome) => outcome,
         Err(_) => {
@@ -279,7 +335,7 @@ fn text_block(text: &str) -> RawJson {
 
 /// What would run when. Numbers of calls count from 1, as in the answers of a run.
 fn plan(names: &[String], members: &[Member]) -> ToolOutput {
-    let claims: Vec<ConcurrencyClaim> = members.iter().map(claim_of).collect();
+    let claims = claims_of(members);
     let groups = partition_parallel_groups(&claims);
     let group_of = |i: usize| groups.iter().position(|group| group.contains(&i)).unwrap_or_default();
     let mut text = String::from("Nothing was run. Groups, one after another:");

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::attempt::attempt;
-use super::batch::{self, Seat};
+use super::batch::{self, Batch, Seat};
 use super::confirm::SessionMemory;
 use super::schedule::{Place, Schedule};
 use super::trace::Trace;
@@ -66,7 +66,7 @@ impl From<ToolError> for Outcome {
 pub enum Arrival {
     /// It may go on.
     Ready(Box<Ready>),
-    /// Its server is on its way up. The place keeps such calls in their order.
+    /// Its tool may come with a server that is on its way up. The place keeps such calls in their order.
     Early(Early),
     /// It ends here.
     Failed(ToolError),
@@ -76,15 +76,23 @@ pub enum Arrival {
 pub struct Ready {
     pub(super) prepared: Prepared,
     place: Option<Held>,
+    /// The calls, if it is a batch.
+    batch: Option<Batch>,
 }
 
-/// A call whose server is on its way up. It holds up nobody but the calls of the same server behind it.
+impl Ready {
+    /// Gives up the place that was taken on arrival: calls of a batch take theirs group by group.
+    pub(super) fn step_back(&mut self) {
+        self.place = None;
+    }
+}
+
+/// A call for a tool that nobody knows yet, so that nobody knows what it touches. It holds up only the calls of the same
+/// server behind it, and joins the order once the tool is known.
 pub struct Early {
     name: String,
     arguments: RawJson,
     place: Place,
-    /// Ends when the server is up; without it, the tool itself is not known yet.
-    started: Option<BoxFuture<'static, ()>>,
 }
 
 /// A place in the order, and since when.
@@ -125,7 +133,7 @@ impl Executor {
                 search: tool_search::tool(scope),
                 schema: schema_lookup::tool(scope),
                 call: tool_search::call_tool(),
-                batch: batch::tool(&Arc::downgrade(&made)),
+                batch: batch::tool(),
                 read: read_result::tool(results),
             };
             (meta, made as Arc<dyn Runner>)
@@ -137,30 +145,14 @@ impl Executor {
     /// this in the order of the wire keeps that order.
     pub fn arrive(&self, name: &str, arguments: RawJson) -> Arrival {
         match self.prepare(name, arguments.clone()) {
-            Ok(prepared) => match prepared.tool().starting() {
-                None => Arrival::Ready(Box::new(self.take_place(prepared))),
-                Some(started) => {
-                    let server = prepared.tool().definition().source.label().to_owned();
-                    self.wait_for(&server, name, arguments, Some(started))
-                }
-            },
+            Ok(prepared) => Arrival::Ready(Box::new(self.take_place(prepared))),
             Err(ToolError::NotFound { .. }) if let Some(server) = self.shared.owners.on_its_way(name) => {
-                self.wait_for(server, name, arguments, None)
+                let claim = ConcurrencyClaim::Exclusive(Scope::nodes([format!("\0start of {server}")]));
+                let place = self.shared.schedule.join_aside(&claim);
+                Arrival::Early(Early { name: name.to_owned(), arguments, place })
             }
             Err(error) => Arrival::Failed(self.with_owner(name, error)),
         }
-    }
-
-    fn wait_for(
-        &self,
-        server: &str,
-        name: &str,
-        arguments: RawJson,
-        started: Option<BoxFuture<'static, ()>>,
-    ) -> Arrival {
-        let claim = ConcurrencyClaim::Exclusive(Scope::nodes([format!("\0start of {server}")]));
-        let place = self.shared.schedule.join_aside(&claim);
-        Arrival::Early(Early { name: name.to_owned(), arguments, place, started })
     }
 
     /// Brings a call to its end.
@@ -176,15 +168,11 @@ impl Executor {
         self.run_ready(*ready, turn, Consent::Open, None).await
     }
 
-    /// Waits for the server of a tool, and gives the call its place before the next one that waited for it. A server
-    /// that comes up is not on the call's clock: it has a limit of its own.
+    /// Waits for the server of a tool, and gives the call its place before the next one that waited for it.
     pub(super) async fn settle(&self, early: Early) -> Result<Ready, ToolError> {
-        let Early { name, arguments, place, started } = early;
+        let Early { name, arguments, place } = early;
         place.begin().await;
-        match started {
-            Some(started) => started.await,
-            None => self.shared.owners.until_settled(&name).await,
-        }
+        self.shared.owners.until_settled(&name).await;
         let prepared = self.prepare(&name, arguments).map_err(|error| self.with_owner(&name, error))?;
         let ready = self.take_place(prepared);
         drop(place);
@@ -217,7 +205,8 @@ impl Executor {
     fn take_place(&self, prepared: Prepared) -> Ready {
         let needs_place = !prepared.is_meta() && prepared.confirmation().is_none();
         let place = needs_place.then(|| self.hold(&prepared));
-        Ready { prepared, place }
+        let batch = batch::is_batch(&prepared).then(|| Batch::arrive(self, prepared.input()));
+        Ready { prepared, place, batch }
     }
 
     fn hold(&self, prepared: &Prepared) -> Held {
@@ -226,16 +215,11 @@ impl Executor {
     }
 
     /// Asks the questions of a call of a batch ahead of its group.
-    pub(super) async fn confirm(&self, ready: &Ready, turn: &Turn) -> Result<(), ToolError> {
-        match ready.prepared.confirmation() {
-            Some(confirmation) => self.memory.confirm(&ready.prepared, confirmation, turn).await,
+    pub(super) async fn confirm(&self, prepared: &Prepared, turn: &Turn) -> Result<(), ToolError> {
+        match prepared.confirmation() {
+            Some(confirmation) => self.memory.confirm(prepared, confirmation, turn).await,
             None => Ok(()),
         }
-    }
-
-    /// Gives up a place that was taken on arrival: calls of a batch take theirs group by group.
-    pub(super) fn step_back(ready: &mut Ready) {
-        ready.place = None;
     }
 
     pub(super) async fn run_ready(
@@ -245,7 +229,10 @@ impl Executor {
         consent: Consent,
         seat: Option<Seat<'_>>,
     ) -> Outcome {
-        let Ready { prepared, place } = ready;
+        let Ready { prepared, place, batch } = ready;
+        if let Some(batch) = batch {
+            return Outcome { result: Ok(Box::pin(batch.run(self, turn)).await), trace: None };
+        }
         if prepared.is_meta() {
             let result = match attempt(&prepared, turn, None).await.answer {
                 Ok(ToolResult::Completed(output)) => Ok(output),
@@ -299,8 +286,13 @@ impl Run<'_> {
         drop(place);
         let scope = self.executor.scope()?;
         scope.note_output(&prepared, &output);
+        let results = &self.executor.results;
+        let max_chars = match self.seat {
+            Some(seat) => seat.share(results.max_chars()),
+            None => results.max_chars(),
+        };
         let output =
-            self.executor.results.fit(output, |value| prepared.tool().keeps_output_promise(Some(value)));
+            results.fit_within(max_chars, output, |value| prepared.tool().keeps_output_promise(Some(value)));
         // A schema that the shortened structure breaks must not be shown any longer.
         scope.note_output(&prepared, &output);
         Ok(output)

@@ -59,12 +59,22 @@ impl ResultStore {
     /// `fits_schema` judges structured content whose long strings were shortened. Where it says no, a small
     /// object that tells what is missing takes its place.
     pub fn fit(&self, output: ToolOutput, fits_schema: impl Fn(&Value) -> bool) -> ToolOutput {
+        self.fit_within(self.budget.max_chars, output, fits_schema)
+    }
+
+    /// As [`ResultStore::fit`], for a result that may have a part of the budget only.
+    pub fn fit_within(
+        &self,
+        max_chars: usize,
+        output: ToolOutput,
+        fits_schema: impl Fn(&Value) -> bool,
+    ) -> ToolOutput {
         let ToolOutput::Result(raw) = &output else { return output };
         // There are never more characters than bytes.
-        if raw.len() <= self.budget.max_chars {
+        if raw.len() <= max_chars {
             return output;
         }
-        match self.cut(raw, fits_schema) {
+        match self.cut(raw, max_chars, fits_schema) {
             Some(shorter) => ToolOutput::Result(shorter),
             None => output,
         }
@@ -82,8 +92,7 @@ impl ResultStore {
         Some((format!("r{first}"), format!("r{last}")))
     }
 
-    fn cut(&self, raw: &RawJson, fits_schema: impl Fn(&Value) -> bool) -> Option<RawJson> {
-        let max = self.budget.max_chars;
+    fn cut(&self, raw: &RawJson, max: usize, fits_schema: impl Fn(&Value) -> bool) -> Option<RawJson> {
         let result = RawObject::parse(raw.as_bytes()).ok()?;
         let blocks = blocks(&result);
         let characters: usize =

@@ -404,3 +404,24 @@ fn t26_calls_of_a_batch_that_are_not_parallel_safe_run_one_by_one() {
     let spans = spans(&g.world);
     assert!(spans["1"].is_before(spans["2"]) && spans["2"].is_before(spans["3"]), "{spans:?}");
 }
+
+/// A batch is one answer: it may hold four results of full length, and beyond that each call has its share.
+#[test]
+fn s65_a_batch_shares_a_budget_and_every_whole_is_kept() {
+    let config = format!("{BARE}[results]\nmax_chars = 4000\n[tools]\nbatch = true\n{M}");
+    let mut g = G::new(&config);
+    let batch = |calls: usize| {
+        let calls: Vec<Value> =
+            (0..calls).map(|_| json!({ "name": "m_big", "arguments": { "n": 10_000 } })).collect();
+        json!({ "calls": calls })
+    };
+    let few = g.done("call_tools", batch(4));
+    assert!(text(&few).chars().count() > 4 * 3_800, "{}", text(&few).chars().count());
+    let many = g.done("call_tools", batch(40));
+    let length = text(&many).chars().count();
+    assert!(length < 40 * 440, "{length}");
+    let last = &many["structuredContent"]["results"][39]["result"]["_meta"]["toolcrib/result"];
+    assert_eq!(last["characters"], 10_000);
+    let rest = g.done("read_result", json!({ "id": last["id"], "offset": 9_990 }));
+    assert_eq!(rest["structuredContent"]["text"].as_str().map(str::len), Some(10));
+}

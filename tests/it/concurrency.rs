@@ -967,3 +967,45 @@ fn s70_a_wait_for_other_calls_is_no_part_of_a_calls_time() {
     let waited = run_of(&replies[1])["waited_ms"].as_f64().expect("a time");
     assert!(waited >= 600.0, "{}", replies[1]);
 }
+
+/// A server that says of none of its tools what it does is older than the hints: its calls run beside each other, as
+/// without a gateway, but not beside one that changes something.
+#[test]
+fn s44_calls_of_a_server_that_declares_nothing_run_beside_each_other_only() {
+    let tools = r#"tools=[{"name":"hang","inputSchema":{"type":"object"}},{"name":"echo","inputSchema":{"type":"object"}}]"#;
+    let old = crate::support::fake("old", &[tools, r#"on_call={"hang":{"hang":true}}"#]);
+    let mut g = G::new(&format!("{BARE}{old}{}", steps()));
+    g.list();
+    let hanging = g.post_call("old_hang", json!({}));
+    let beside = g.call("old_echo", json!({ "n": 1 }));
+    assert_eq!(run_of(&beside)["claim"], "shared");
+    let alone = g.post_call("bash", json!({ "tag": "alone" }));
+    g.request("ping", json!({}));
+    assert!(!has_begun(&g.world, "alone"), "it ran beside a call that nobody knows anything about");
+    cancel(&mut g, &hanging);
+    assert_eq!(run_of(&g.reply(&alone))["claim"], "exclusive");
+}
+
+/// What is declared about one tool tells that the author knows the hints: of the others the worst is assumed.
+#[test]
+fn s46_an_isolated_server_claims_itself_and_a_tool_without_hints_everything() {
+    let named = |name: &str, more: &str| {
+        format!(
+            "[mcp_servers.{name}]\ncommand = \"python3\"\nargs = [\"@fixtures@/m_server.py\", \"--log\", \"@dir@/m.log\"]\n{more}"
+        )
+    };
+    let config = format!("{BARE}{}{}", named("a", "isolated = true\n"), named("b", "isolated = true\n"));
+    let mut g = G::new(&config);
+    g.list();
+    let held = g.post_call("a_hang", json!({ "tag": "held" }));
+    let world = std::rc::Rc::clone(&g.world);
+    until("it runs", || has_begun(&world, "held"));
+    let behind = g.post_call("a_plain", json!({ "tag": "behind" }));
+    assert_eq!(run_of(&g.call("b_plain", json!({ "tag": "other" })))["claim"], "exclusive nodes b");
+    assert!(!has_begun(&world, "behind"));
+    cancel(&mut g, &held);
+    assert_eq!(run_of(&g.reply(&behind))["claim"], "exclusive nodes a");
+    let mut g = G::new(&format!("{BARE}{M}"));
+    assert_eq!(run_of(&g.call("m_plain", json!({})))["claim"], "exclusive");
+    assert_eq!(run_of(&g.call("m_ro", json!({})))["claim"], "shared nodes m");
+}

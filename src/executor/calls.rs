@@ -344,7 +344,8 @@ impl Run<'_> {
                     if let Some(confirmation) = changed.confirmation() {
                         // Whoever waits for a person is in nobody's way.
                         drop(held);
-                        self.executor.memory.confirm(&changed, confirmation, self.turn).await?;
+                        let question = self.executor.memory.confirm(&changed, confirmation, self.turn);
+                        self.ask(&changed, question).await?;
                         held = self.until_turn(self.executor.hold(&changed), &changed).await;
                     } else if changed.claim() != held.claim {
                         drop(held);
@@ -374,10 +375,7 @@ impl Run<'_> {
         };
         drop(held);
         let question = self.executor.memory.ask(&request, prepared, self.turn);
-        match self.seat {
-            Some(seat) => seat.together.ask(&prepared.tool().definition().name, question).await?,
-            None => question.await?,
-        }
+        self.ask(prepared, question).await?;
         let held = self.until_turn(self.executor.hold(prepared), prepared).await;
         let turn = approved();
         match self.attempt(prepared, &turn).await? {
@@ -386,6 +384,18 @@ impl Run<'_> {
             ToolResult::NeedsApproval(_) => {
                 Err(execution(prepared, "the tool asked again for what was just approved".to_owned()))
             }
+        }
+    }
+
+    /// Puts a question to a person; in a batch one after another, and none once one was put off.
+    async fn ask(
+        &self,
+        prepared: &Prepared,
+        question: impl Future<Output = Result<(), ToolError>>,
+    ) -> Result<(), ToolError> {
+        match self.seat {
+            Some(seat) => seat.together.ask(&prepared.tool().definition().name, question).await,
+            None => question.await,
         }
     }
 

@@ -248,11 +248,13 @@ impl Schedule {
         let mut woken = Vec::new();
         if blocked_in == 0 {
             state.clear(number, &mut woken);
+            state.start(&mut woken);
         }
+        let has_to_wait = !state.entries.get(&number).is_some_and(|entry| entry.is_running);
         drop(state);
         // Nobody polls a place that was not handed out yet.
         debug_assert!(woken.is_empty());
-        Place { schedule: Arc::clone(self), number }
+        Place { schedule: Arc::clone(self), number, has_to_wait }
     }
 
     /// How many calls run and how many wait.
@@ -262,13 +264,23 @@ impl Schedule {
         (running, state.entries.len() - running)
     }
 
+    /// Whether nobody is here, and nothing is left of those who were.
+    pub fn is_idle(&self) -> bool {
+        let state = self.lock();
+        state.running == 0
+            && state.entries.is_empty()
+            && state.everything.is_empty()
+            && state.things.is_empty()
+            && state.ready.is_empty()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().expect("no code panics while it holds the order of calls")
     }
 }
 
 impl State {
-    /// A call is behind nobody any more.
+    /// A call is behind nobody any more. Whoever clears several starts them when all are there: the earliest first.
     fn clear(&mut self, number: u64, woken: &mut Vec<Waker>) {
         let Some(entry) = self.entries.get_mut(&number) else { return };
         if entry.is_aside {
@@ -276,7 +288,6 @@ impl State {
             woken.extend(entry.waker.take());
         } else {
             self.ready.insert(number);
-            self.start(woken);
         }
     }
 
@@ -327,19 +338,18 @@ impl State {
 pub struct Place {
     schedule: Arc<Schedule>,
     number: u64,
+    has_to_wait: bool,
 }
 
 impl Place {
-    /// Waits until the call may run. True if it had to wait.
+    /// Waits until the call may run. True if it could not at once when it joined, whether anybody saw it wait or not.
     pub async fn begin(&self) -> bool {
-        let mut waited = false;
         poll_fn(|context| {
             let mut state = self.schedule.lock();
             let entry = state.entries.get_mut(&self.number).expect("a place stays until it is dropped");
             if entry.is_running {
                 return Poll::Ready(());
             }
-            waited = true;
             match &mut entry.waker {
                 Some(waker) => waker.clone_from(context.waker()),
                 None => entry.waker = Some(context.waker().clone()),
@@ -347,7 +357,7 @@ impl Place {
             Poll::Pending
         })
         .await;
-        waited
+        self.has_to_wait
     }
 
     /// Whether the call may run already.

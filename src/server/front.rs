@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use serde_json::json;
 use serde_json::value::RawValue;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
@@ -33,6 +33,7 @@ use crate::tools::json::{ObjectWriter, RawJson, RawObject};
 use crate::tools::scoped::service::ScopedToolService;
 use crate::tools::scoped::view::View;
 use crate::tools::service::{ProgressSink, Turn};
+use crate::tools::tool_search;
 use crate::upstream::client::ASKABLE;
 use crate::upstream::supervisor::Shutdown;
 
@@ -46,6 +47,9 @@ const FAREWELL: Duration = Duration::from_millis(1500);
 const LAST_ORDERS: Duration = Duration::from_millis(50);
 /// How long the last answers may take to leave, for a client that has stopped reading.
 const FLUSH: Duration = Duration::from_millis(500);
+/// How long the answer of a search is held for a client to list again, so that what was found is among its tools when
+/// its model reads the answer. The slowest that does so takes a third of a second.
+const RELIST_LIMIT: Duration = Duration::from_millis(500);
 /// Changes of the catalog within this time are announced once.
 const COALESCE: Duration = Duration::from_millis(40);
 
@@ -59,6 +63,15 @@ struct Client {
     /// What it declared that servers may use, each as the client wrote it.
     askable: Vec<(&'static str, RawJson)>,
     has_listed: bool,
+    /// It did not list again when it was told to, so it is not waited for any more.
+    ignores_changes: bool,
+}
+
+/// What the client has sent so far, as far as someone waits for it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Sent {
+    lists: u64,
+    calls: u64,
 }
 
 /// One connection.
@@ -76,6 +89,7 @@ pub struct Front {
     /// Open `subscriptions/listen` requests that want changes of the tools, by their id.
     listeners: Mutex<Vec<RawJson>>,
     announced: Mutex<Announced>,
+    sent: watch::Sender<Sent>,
     silent: AtomicBool,
     next_question: AtomicU64,
     arrivals: AtomicU64,
@@ -119,6 +133,7 @@ impl Front {
                 questions: Mutex::default(),
                 listeners: Mutex::default(),
                 announced: Mutex::default(),
+                sent: watch::Sender::default(),
                 silent: AtomicBool::new(false),
                 next_question: AtomicU64::new(1),
                 arrivals: AtomicU64::new(0),
@@ -369,6 +384,7 @@ impl Front {
     fn answer_list(&self, id: &RawJson, is_modern: bool) {
         let view = self.scope.view();
         self.client().has_listed = true;
+        self.sent.send_modify(|sent| sent.lists += 1);
         {
             let mut announced = self.announced.lock().expect("no code panics while it holds the last list");
             announced.view = Arc::downgrade(&view);
@@ -410,6 +426,7 @@ impl Front {
             meta.get("progressToken").map(|token| token.get().to_owned())
         });
         let progress = token.map(|token| Arc::new(Progress::new(token, self.outbox.clone())));
+        self.sent.send_modify(|sent| sent.calls += 1);
         let turn = self.turn(id, sender, meta, progress.clone());
         // Its place in the order is taken here, in the order of the wire: behind this line that order is lost.
         let arrival = std::panic::catch_unwind(AssertUnwindSafe(|| self.executor.arrive(&name, arguments)));
@@ -423,6 +440,9 @@ impl Front {
             };
             if let Err(error) = &outcome.result {
                 tracing::info!(kind = error.kind(), tool = error.tool(), "a call failed");
+            }
+            if name == tool_search::NAME && front.announce_if_changed() {
+                front.until_listed_again().await;
             }
             front.finish(&id, |front| {
                 // What the call changed in the list is told before its answer.
@@ -513,25 +533,38 @@ impl Front {
         }
     }
 
-    /// Tells the client once about each list that differs from the last one it knows of.
-    fn announce_if_changed(&self) {
+    /// Waits until the client has listed again, for a short while. One that sends its next call instead, or nothing, will
+    /// not be waited for again.
+    async fn until_listed_again(&self) {
+        if self.client().ignores_changes {
+            return;
+        }
+        let mut sent = self.sent.subscribe();
+        let before = *sent.borrow_and_update();
+        let moved_on = timeout(RELIST_LIMIT, sent.wait_for(|sent| *sent != before)).await;
+        let has_listed = matches!(moved_on, Ok(Ok(sent)) if sent.lists > before.lists);
+        self.client().ignores_changes = !has_listed;
+    }
+
+    /// Tells the client once about each list that differs from the last one it knows of. True if it was told.
+    fn announce_if_changed(&self) -> bool {
         let (has_listed, is_session) = {
             let client = self.client();
             (client.has_listed, client.session.is_some())
         };
         if !has_listed {
-            return;
+            return false;
         }
         let view = self.scope.view();
         {
             let mut announced = self.announced.lock().expect("no code panics while it holds the last list");
             if std::ptr::eq(announced.view.as_ptr(), Arc::as_ptr(&view)) {
-                return;
+                return false;
             }
             announced.view = Arc::downgrade(&view);
             let list = Some(digest(view.wire()));
             if announced.list == list {
-                return;
+                return false;
             }
             announced.list = list;
         }
@@ -539,11 +572,13 @@ impl Front {
         if is_session {
             encode::notification(&self.outbox, method, b"{}");
         }
-        for id in &*self.listeners.lock().expect("no code panics while it holds the listeners") {
+        let listeners = self.listeners.lock().expect("no code panics while it holds the listeners");
+        for id in &*listeners {
             let mut params = ObjectWriter::default();
             params.raw("_meta", &subscription(id));
             encode::notification(&self.outbox, method, &params.finish());
         }
+        is_session || !listeners.is_empty()
     }
 
     /// Asks the client something and waits for at most `limit`; `None` means silence.

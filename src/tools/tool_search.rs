@@ -24,6 +24,9 @@ const MOST_HITS: usize = 20;
 /// Bytes of a reply, text and structure together: one client cuts a result's JSON at 8,000 characters.
 const REPLY_BYTES: usize = 6_000;
 
+/// Its name on the wire.
+pub const NAME: &str = "tool_search";
+
 struct Search {
     scope: Weak<ScopedToolService>,
     index: Mutex<Option<Arc<SearchIndex>>>,

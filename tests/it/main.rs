@@ -6,6 +6,8 @@ mod calls;
 mod catalog;
 mod concurrency;
 mod errors;
+mod executor;
+mod laws;
 mod layers;
 mod product;
 mod registry;

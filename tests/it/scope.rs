@@ -451,3 +451,32 @@ fn s3_health_joins_the_other_causes_when_a_server_never_comes() {
     let error = g.fails("gone_tool", json!({}), "transport");
     assert!(error["cause"].as_str().is_some_and(|cause| cause.contains("`gone`")), "{error}");
 }
+
+/// A client that lists again when it is told to has what was found among its tools when its model reads the answer.
+#[test]
+fn s34_the_answer_of_a_search_waits_for_the_list_that_it_changed() {
+    let mut g = G::new(&format!("{BARE}{M}defer = true\n"));
+    g.list();
+    let search = g.post_call("tool_search", json!({ "query": "m_ro", "limit": 1 }));
+    g.notice("notifications/tools/list_changed");
+    assert!(!g.has_reply(&search), "answered before the list could be read again");
+    let list = g.post("tools/list", json!({}));
+    let tools = g.reply(&list)["result"]["tools"].clone();
+    assert!(tools.as_array().expect("a list").iter().any(|tool| tool["name"] == "m_ro"));
+    assert_eq!(g.reply(&search)["result"]["structuredContent"]["hits"][0]["name"], "m_ro");
+}
+
+/// A client that makes its next call instead is not waited for, then or later.
+#[test]
+fn s34_a_client_that_does_not_list_again_is_not_waited_for() {
+    let mut g = G::new(&format!("{BARE}{M}defer = true\n"));
+    g.list();
+    let search = g.post_call("tool_search", json!({ "query": "m_ro", "limit": 1 }));
+    g.notice("notifications/tools/list_changed");
+    g.done("m_plain", json!({}));
+    g.reply(&search);
+    let names = |reply: &Value| reply["result"]["structuredContent"]["hits"][0]["name"].clone();
+    for tool in ["m_idem", "m_echo", "m_count", "m_boom", "m_big", "m_hang", "m_progress", "m_sleep"] {
+        assert_eq!(names(&g.call("tool_search", json!({ "query": tool, "limit": 1 }))), tool);
+    }
+}

@@ -95,15 +95,4 @@ fn main() {
             println!();
         }
     }
-    for n in [1000u32, 10_000] {
-        let paths: Vec<ClaimPath> =
-            (0..n).filter_map(|i| ClaimPath::parse(&format!("/w/a/b/c/d/e/f{i}/x"))).collect();
-        let begin = Instant::now();
-        let scope = Scope::paths(paths);
-        let made = begin.elapsed();
-        let schedule = Schedule::new(4);
-        let begin = Instant::now();
-        drop(schedule.join(&ConcurrencyClaim::Exclusive(scope)));
-        println!("{n} paths: claim {made:?}, join {:?}", begin.elapsed());
-    }
 }

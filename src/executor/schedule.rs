@@ -85,14 +85,16 @@ fn things(claim: &ConcurrencyClaim) -> Vec<(Thing, u8)> {
         Scope::Nodes(names) => names.iter().map(|name| (format!("n{name}").into(), mode)).collect(),
         Scope::Sessions(names) => names.iter().map(|name| (format!("s{name}").into(), mode)).collect(),
         Scope::Paths(paths) => {
-            let mut things: Vec<(Thing, u8)> = Vec::new();
+            let mut things: Vec<(Thing, u8)> = Vec::with_capacity(16);
             for path in paths {
                 folders(path, |folder, is_itself| {
-                    let mode = if is_itself { mode } else { below };
-                    if !things.iter().any(|(thing, _)| **thing == *folder) {
-                        things.push((folder.into(), mode));
-                    }
+                    things.push((folder.into(), if is_itself { mode } else { below }));
                 });
+            }
+            // Folders that several paths share; no path of a claim lies below another, so the modes agree.
+            if paths.len() > 1 {
+                things.sort_unstable();
+                things.dedup();
             }
             things
         }

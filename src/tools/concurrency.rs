@@ -28,21 +28,20 @@ pub enum Scope {
     Sessions(Vec<Arc<str>>),
 }
 
+/// Paths that one claim keeps apart. A call that names more touches so much that it may as well run alone.
+pub const MOST_PATHS: usize = 500;
+
 impl Scope {
-    /// Files and folders; without any, or with one that is not rooted, nobody knows what is meant.
+    /// Files and folders; without any, with one that is not rooted, or with very many, it is everything.
     pub fn paths(paths: impl IntoIterator<Item = ClaimPath>) -> Scope {
-        let mut kept: Vec<ClaimPath> = Vec::new();
-        for path in paths {
-            if !path.is_rooted() {
-                return Scope::Global;
-            }
-            // What lies below another path of the same claim says nothing new.
-            if !kept.iter().any(|other| other.holds(&path)) {
-                kept.retain(|other| !path.holds(other));
-                kept.push(path);
-            }
+        let mut paths: Vec<ClaimPath> = paths.into_iter().take(MOST_PATHS + 1).collect();
+        if paths.is_empty() || paths.len() > MOST_PATHS || paths.iter().any(|path| !path.is_rooted()) {
+            return Scope::Global;
         }
-        if kept.is_empty() { Scope::Global } else { Scope::Paths(kept) }
+        // What lies below another path of the same claim says nothing new, and follows it in this order.
+        paths.sort_by(|a, b| a.parts.cmp(&b.parts));
+        paths.dedup_by(|below, above| above.holds(below));
+        Scope::Paths(paths)
     }
 
     /// Things by name; without any, or with a blank one, nobody knows what is meant.
@@ -373,10 +372,21 @@ mod tests {
     }
 
     #[test]
+    fn paths_below_others_of_the_same_claim_are_left_out() {
+        let check = |word: &str, expected: &str| assert_eq!(claim(word).to_string(), expected, "{word}");
+        check("Pb+a/x+a+a/y/z", "exclusive paths /a, /b");
+        check("Pa+ab+a-b+a/b", "exclusive paths /a, /a-b, /ab");
+        check("Pa+a", "exclusive paths /a");
+    }
+
+    #[test]
     fn s53_what_is_not_known_is_global() {
         assert_eq!(Scope::paths([]), Scope::Global);
         assert_eq!(Scope::paths(ClaimPath::parse("  ")), Scope::Global);
         assert_eq!(Scope::paths([ClaimPath::parse("a").unwrap()]), Scope::Global);
+        let many = |n: usize| (0..n).filter_map(|i| ClaimPath::parse(&format!("/a/{i}")));
+        assert!(matches!(Scope::paths(many(500)), Scope::Paths(paths) if paths.len() == 500));
+        assert_eq!(Scope::paths(many(501)), Scope::Global);
         assert_eq!(Scope::nodes([""; 0]), Scope::Global);
         assert_eq!(Scope::nodes(["n", " "]), Scope::Global);
         assert_eq!(Scope::sessions([""]), Scope::Global);

@@ -6,7 +6,7 @@ use super::policy::Pattern;
 use super::view::Settings;
 use crate::catalog::registry::RegisteredTool;
 use crate::tools::claim_rule::{Access, ClaimRule, Touched};
-use crate::tools::concurrency::{ConcurrencyClaim, Scope};
+use crate::tools::concurrency::{ConcurrencyClaim, MOST_PATHS, Scope};
 use crate::tools::service::{Source, ToolDefinition};
 
 /// What this very call touches: the first that speaks of `[tools.claims]`, the tool itself, its hints, its source.
@@ -47,8 +47,14 @@ fn claim(settings: &Settings, tool: &RegisteredTool, touched: Touched) -> Concur
         Touched::Nodes(access, names) => (access, Scope::nodes(names)),
         Touched::Sessions(access, names) => (access, Scope::sessions(names)),
         Touched::Paths(access, texts) => {
-            let resolved: Option<Vec<_>> =
-                texts.iter().map(|text| settings.workspace.resolve(text, |path| tool.locate(path))).collect();
+            // Looking at the disk for very many would hold up everybody, and the claim would be everything anyway.
+            let resolved: Option<Vec<_>> = match texts.len() <= MOST_PATHS {
+                true => texts
+                    .iter()
+                    .map(|text| settings.workspace.resolve(text, |path| tool.locate(path)))
+                    .collect(),
+                false => None,
+            };
             match resolved {
                 Some(paths) => (access, Scope::paths(paths.into_iter().flatten())),
                 // A path that cannot be told may be any.

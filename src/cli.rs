@@ -19,6 +19,7 @@ pub mod doctor;
 pub mod inspect;
 pub mod log;
 pub mod serve;
+pub mod stats;
 
 /// Exit codes beside 0; `--help` lists them.
 const FAILED: u8 = 1;
@@ -98,6 +99,12 @@ enum Command {
     },
     /// Starts every server and says how long it took, how many tools it has, and what to do if it failed.
     Doctor,
+    /// Says what the tool list costs a client, in bytes and estimated tokens, against all tools shown in full.
+    Stats {
+        /// Bytes and tokens of the list; there is nothing else to tell yet.
+        #[arg(long)]
+        tokens: bool,
+    },
     /// Lists and answers the questions of agents whose client cannot ask.
     Approvals {
         #[command(subcommand)]
@@ -188,6 +195,7 @@ fn run(cli: &Cli, loaded: &Loaded) -> Result<ExitCode> {
         Some(Command::Call { tool, arguments }) => {
             runtime.block_on(inspect::call(gateway()?, tool, arguments, json))
         }
+        Some(Command::Stats { tokens: _ }) => runtime.block_on(stats::run(gateway()?, json)),
         Some(Command::Doctor) => runtime.block_on(doctor::run(gateway()?, loaded, json)),
         Some(Command::Approvals { action }) => approvals::run(state.get(), action.as_ref(), json),
         Some(Command::Demo) => runtime.block_on(demo::run()),

@@ -1,5 +1,7 @@
 //! Builds everything from the configuration, owns every server and task, and shuts them down.
 
+pub mod clients;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,6 +11,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use self::clients::{ClientRules, Clients};
 use crate::builtins;
 use crate::catalog::registry::{Grants, RegisteredTool};
 use crate::catalog::snapshot::Catalog;
@@ -61,7 +64,7 @@ pub struct Gateway {
     budget: Budget,
     approvals: Arc<dyn ApprovalHandler>,
     approval_limit: Duration,
-    promote: Promote,
+    clients: Clients,
     list_deadline: Duration,
     tasks: Mutex<JoinSet<()>>,
     shutdown: watch::Sender<Shutdown>,
@@ -136,7 +139,7 @@ impl Gateway {
             cache: Arc::new(CatalogCache::new(state)),
             approvals,
             approval_limit: Duration::from_millis(config.approvals.timeout_ms),
-            promote: config.tools.promote,
+            clients: Clients::new(config, settings)?,
             list_deadline: Duration::from_millis(config.tools.first_list_wait_ms),
             tasks: Mutex::default(),
             shutdown: watch::Sender::new(Shutdown::No),
@@ -270,9 +273,14 @@ impl Gateway {
         Arc::clone(&self.approvals)
     }
 
+    /// What holds for a client that calls itself so.
+    pub fn rules_for(&self, client: &str) -> ClientRules {
+        self.clients.rules(client)
+    }
+
     /// Whether what a search finds joins a client's list.
-    pub fn promotes(&self, is_modern: bool, listens: bool) -> bool {
-        match self.promote {
+    pub fn promotes(promote: Promote, is_modern: bool, listens: bool) -> bool {
+        match promote {
             Promote::Always => true,
             Promote::Never => false,
             Promote::Auto => !is_modern || listens,
@@ -313,23 +321,44 @@ impl Gateway {
 
     /// A few sentences for a model that has never seen this server.
     pub fn instructions(&self) -> String {
-        let names: Vec<&str> = self.upstreams.iter().map(|upstream| upstream.spec.name.as_str()).collect();
-        let behind = if names.is_empty() {
-            "This gateway brings local file, search and shell tools.".to_owned()
-        } else {
-            let mut listed = names.join(", ");
-            if listed.len() > 150 {
-                let end = listed.floor_char_boundary(150);
-                listed.truncate(end);
-                listed.push('…');
-            }
-            format!("Gateway to the tools of: {listed}.")
-        };
-        format!(
-            "{behind} If a tool named tool_search is listed, use it to find tools that are not in your list. \
-             Tools are named SERVER_TOOL. Dangerous calls may ask the user first; an answer with a ticket means that \
-             the user has to allow the call in a terminal before you send it again."
-        )
+        instructions(self.upstreams.iter().map(|upstream| &upstream.spec))
+    }
+}
+
+/// Letters of the names of servers that come first: some hosts show no more than 250 of the whole.
+const NAMES_LETTERS: usize = 130;
+/// Letters of what one server is good for.
+const ABOUT_LETTERS: usize = 120;
+/// Letters of the whole; hosts cut at 4,096 or pay for each.
+const INSTRUCTIONS_LETTERS: usize = 2_000;
+
+fn instructions<'a>(servers: impl Iterator<Item = &'a Spec> + Clone) -> String {
+    let names: Vec<&str> = servers.clone().map(|spec| spec.name.as_str()).collect();
+    let mut text = match names.is_empty() {
+        true => "This gateway brings local file, search and shell tools.".to_owned(),
+        false => format!("Gateway to the tools of: {}.", shortened(&names.join(", "), NAMES_LETTERS)),
+    };
+    text.push_str(
+        " If tool_search is among your tools, use it to find tools that are not: a few words for one capability at a \
+         time. Call what it finds by its name, or by call_tool. Tools are named SERVER_TOOL. Dangerous calls may ask the \
+         user first; an answer with a ticket means that the user has to allow the call in a terminal before you send it \
+         again. A result that was cut says how read_result gives the rest.",
+    );
+    for spec in servers.filter(|spec| !spec.about.is_empty()) {
+        let line = format!("\n- {}: {}", spec.name, shortened(&spec.about, ABOUT_LETTERS));
+        if text.len() + line.len() > INSTRUCTIONS_LETTERS {
+            break;
+        }
+        text.push_str(&line);
+    }
+    text
+}
+
+fn shortened(text: &str, letters: usize) -> String {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match text.char_indices().nth(letters) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
     }
 }
 
@@ -425,6 +454,7 @@ fn upstreams(loaded: &Loaded, client: &Arc<ClientSlot>) -> Vec<Arc<Upstream>> {
             args: server.args.clone(),
             env: server.env.iter().map(|(key, value)| (key.clone(), value.clone())).collect(),
             cwd: server.cwd.as_ref().map(Into::into),
+            about: server.description.clone().unwrap_or_default(),
             startup_timeout: server.startup_timeout,
             tool_timeout: server.tool_timeout,
             trust_hints: server.trust_hints,
@@ -454,4 +484,25 @@ fn upstreams(loaded: &Loaded, client: &Arc<ClientSlot>) -> Vec<Arc<Upstream>> {
         upstreams.push(upstream);
     }
     upstreams
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(name: &str, about: &str) -> Spec {
+        Spec { name: name.to_owned(), about: about.to_owned(), ..Spec::default() }
+    }
+
+    #[test]
+    fn instructions_name_the_servers_first_and_stay_short() {
+        let text = instructions([spec("memory", "remembers\n facts"), spec("time", "")].iter());
+        assert!(text.starts_with("Gateway to the tools of: memory, time. If tool_search"), "{text}");
+        assert!(text.ends_with("\n- memory: remembers facts"), "{text}");
+        let many: Vec<Spec> = (0..400).map(|n| spec(&format!("server-{n}"), &"long ".repeat(99))).collect();
+        let text = instructions(many.iter());
+        assert!(text.len() <= 2_000 && text.contains("\n- server-3: long"), "{text}");
+        assert!(text[..250].contains("tool_search"), "{text}");
+        assert!(instructions([].iter()).starts_with("This gateway brings local"));
+    }
 }

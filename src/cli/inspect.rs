@@ -21,7 +21,7 @@ use crate::upstream::server::Status;
 use crate::upstream::supervisor::Shutdown;
 
 /// Starts everything and waits until every server has answered or failed.
-async fn ready(gateway: &Arc<Gateway>) -> Arc<ScopedToolService> {
+pub async fn ready(gateway: &Arc<Gateway>) -> Arc<ScopedToolService> {
     gateway.start();
     gateway.until_answered().await;
     for upstream in gateway.upstreams() {

@@ -82,14 +82,20 @@ fn working_hooks(source: &Source, document: &DeTable<'_>, config: &Config) -> Re
 }
 
 fn session_mode(source: &Source, document: &DeTable<'_>, config: &Config) -> Result<(), ConfigError> {
-    let mode = config.tools.session_mode.as_str();
     let known: Vec<&str> = SHIPPED_MODES.into_iter().chain(config.modes.keys().map(String::as_str)).collect();
-    if known.contains(&mode) {
-        return Ok(());
+    let general = (["tools", "session_mode"].to_vec(), config.tools.session_mode.as_str());
+    let of_clients = config.clients.iter().filter_map(|(name, client)| {
+        Some((["clients", name.as_str(), "session_mode"].to_vec(), client.session_mode.as_deref()?))
+    });
+    for (path, mode) in std::iter::once(general).chain(of_clients) {
+        if !known.contains(&mode) {
+            let hint = did_you_mean(mode, &known);
+            let table = path[..path.len() - 1].join(".");
+            let message = format!("`session_mode` in `[{table}]`: there is no mode `{mode}`{hint}");
+            return Err(source.error(place_of(document, &path), message));
+        }
     }
-    let hint = did_you_mean(mode, &known);
-    let message = format!("`session_mode` in `[tools]`: there is no mode `{mode}`{hint}");
-    Err(source.error(place_of(document, &["tools", "session_mode"]), message))
+    Ok(())
 }
 
 /// A pattern that can never match would be a rule that never holds.
@@ -103,6 +109,13 @@ fn patterns(source: &Source, document: &DeTable<'_>, config: &Config) -> Result<
     for (path, list) in lists {
         for pattern in list.unwrap_or_default() {
             is_pattern(pattern).map_err(|why| source.error(place_of(document, path), why))?;
+        }
+    }
+    for (name, client) in &config.clients {
+        is_pattern(name).map_err(|why| source.error(place_of(document, &["clients", name]), why))?;
+        for pattern in client.core.as_deref().unwrap_or_default() {
+            let place = place_of(document, &["clients", name, "core"]);
+            is_pattern(pattern).map_err(|why| source.error(place, why))?;
         }
     }
     let keys = (tools.limits.keys().map(|key| ["tools", "limits", key.as_str()].to_vec()))

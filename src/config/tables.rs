@@ -40,6 +40,8 @@ pub struct Config {
     pub skills: Skills,
     /// `[modes.NAME]`: modes beside the shipped ones.
     pub modes: BTreeMap<String, ModeConfig>,
+    /// `[clients.NAME]`: what differs for single clients, in the order of the file.
+    pub clients: IndexMap<String, ClientConfig>,
 }
 
 /// `[tools]`: what clients see, and limits of single tools.
@@ -194,6 +196,8 @@ pub struct McpServer {
     pub env: IndexMap<String, String>,
     /// The folder it runs in; after loading absolute. Default: the working directory.
     pub cwd: Option<String>,
+    /// What it is good for, in one line, for models that have not seen its tools.
+    pub description: Option<String>,
     /// The address of a Streamable HTTP server.
     pub url: Option<String>,
     /// The variable that holds a bearer token for `url`.
@@ -229,6 +233,7 @@ impl Default for McpServer {
             args: Vec::new(),
             env: IndexMap::new(),
             cwd: None,
+            description: None,
             url: None,
             bearer_token_env_var: None,
             http_headers: IndexMap::new(),
@@ -251,6 +256,20 @@ impl Default for McpServer {
 pub struct Skills {
     /// Folders of skill folders; after loading absolute. Default: none.
     pub paths: Vec<String>,
+}
+
+/// `[clients.NAME]`: what differs for clients that call themselves so; NAME is a pattern.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ClientConfig {
+    /// As `[tools] promote`.
+    pub promote: Option<Promote>,
+    /// As `[tools] session_mode`.
+    pub session_mode: Option<String>,
+    /// As `[tools] core`.
+    pub core: Option<Vec<String>>,
+    /// As `[tools] defer_mcp_tools`.
+    pub defer_mcp_tools: Option<bool>,
 }
 
 /// The modes that need no `[modes.NAME]`.
@@ -299,7 +318,7 @@ fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Er
 }
 
 /// Every table with its keys, as the structs above have them.
-pub(crate) fn known_keys() -> [(&'static str, &'static [&'static str]); 11] {
+pub(crate) fn known_keys() -> [(&'static str, &'static [&'static str]); 12] {
     [
         ("", fields_of::<Config>()),
         ("tools", fields_of::<Tools>()),
@@ -312,6 +331,7 @@ pub(crate) fn known_keys() -> [(&'static str, &'static [&'static str]); 11] {
         ("hooks.NAME", fields_of::<HookConfig>()),
         ("skills", fields_of::<Skills>()),
         ("modes.NAME", fields_of::<ModeConfig>()),
+        ("clients.NAME", fields_of::<ClientConfig>()),
     ]
 }
 

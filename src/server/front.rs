@@ -24,6 +24,7 @@ use super::relay::Relay;
 use super::request::{
     Incoming, Rejection, Sender, client_name, homeless, modern_sender, negotiated, oversized, sort,
 };
+use crate::config::tables::Promote;
 use crate::executor::calls::{Arrival, Executor};
 use crate::gateway::Gateway;
 use crate::lines::{Line, LineReader, Outbox};
@@ -59,10 +60,14 @@ struct Client {
     /// The session's revision, once `initialize` was answered.
     session: Option<&'static str>,
     name: Option<Arc<str>>,
+    /// What holds for it is in force.
+    is_known: bool,
     can_elicit: bool,
     /// What it declared that servers may use, each as the client wrote it.
     askable: Vec<(&'static str, RawJson)>,
     has_listed: bool,
+    /// Whether what a search finds joins its list.
+    promote: Promote,
     /// It did not list again when it was told to, so it is not waited for any more.
     ignores_changes: bool,
 }
@@ -128,7 +133,7 @@ impl Front {
                 outbox: outbox.clone(),
                 lifecycle,
                 session_id: format!("{:x}-{}", std::process::id(), gateway.next_session()).into(),
-                client: Mutex::default(),
+                client: Mutex::new(Client { promote: gateway.rules_for("").promote, ..Client::default() }),
                 in_flight: Mutex::default(),
                 questions: Mutex::default(),
                 listeners: Mutex::default(),
@@ -268,6 +273,9 @@ impl Front {
                 None => return Err(homeless(id)),
             },
         };
+        if let Some(client) = &sender.client {
+            self.meet(client);
+        }
         match method {
             "tools/call" => return self.start_call(id, &params, &object, sender, calls),
             "tools/list" => self.start_list(id, &object, sender.is_modern, calls)?,
@@ -312,12 +320,29 @@ impl Front {
                 })
                 .collect();
             drop(client);
+            self.meet(&client_name(info));
             self.gateway.introduce(Arc::new(Relay::new(Arc::downgrade(self))));
             self.gateway.start();
         }
         // The SDK's end is gone only when this connection ends.
         let _ = self.lifecycle.send(message);
         Ok(())
+    }
+
+    /// Puts in force what holds for a client that calls itself so, the first time it says its name.
+    fn meet(&self, name_and_version: &str) {
+        {
+            let mut client = self.client();
+            if std::mem::replace(&mut client.is_known, true) {
+                return;
+            }
+        }
+        let name = name_and_version.rsplit_once('/').map_or(name_and_version, |(name, _)| name);
+        let rules = self.gateway.rules_for(name);
+        self.client().promote = rules.promote;
+        if let Some(settings) = rules.settings {
+            self.scope.apply(settings);
+        }
     }
 
     fn take_notification(self: &Arc<Self>, method: &str, params: Option<&RawJson>, line: &Bytes) {
@@ -469,7 +494,7 @@ impl Front {
             session_id: Arc::clone(&self.session_id),
             request_id: Some(id.clone()),
             client,
-            promotes: self.gateway.promotes(sender.is_modern, listens),
+            promotes: Gateway::promotes(self.client().promote, sender.is_modern, listens),
             protocol_version: sender.version.into(),
             arrival: self.arrivals.fetch_add(1, Ordering::Relaxed),
             meta,

@@ -26,6 +26,8 @@ pub struct Spec {
     pub env: Vec<(String, String)>,
     /// Where it runs.
     pub cwd: Option<PathBuf>,
+    /// What it is good for, in the operator's words.
+    pub about: String,
     /// How long it may take to answer `initialize` and its first list.
     pub startup_timeout: Duration,
     /// How long a call may take.

@@ -60,9 +60,8 @@ pub static BUILTIN_TOOL_DEFINITIONS: &[BuiltinDefinition] = &[
         kind: BuiltinKind::FileRead,
         name: "file_read",
         title: "Read a file",
-        description: "Reads a text file, or a range of its lines, and says how many lines there are. The text comes back \
-                      exactly as it is, without line numbers, after one line of facts. A long file comes in parts: read on with \
-                      the start_line that is given. Binary files are refused.",
+        description: "Reads a text file or a range of its lines, exactly as it is, after one line of facts. A long file comes in \
+                      parts: read on with the start_line that is given.",
         needs: &[ROOTS],
         read_only: true,
         destructive: false,
@@ -76,8 +75,7 @@ pub static BUILTIN_TOOL_DEFINITIONS: &[BuiltinDefinition] = &[
         kind: BuiltinKind::FileWrite,
         name: "file_write",
         title: "Write a file",
-        description: "Writes a whole text file in one step, creating it or replacing what it held. To change a part of a file \
-                      use file_edit.",
+        description: "Writes a whole text file in one step. To change a part of one use file_edit.",
         needs: &[ROOTS],
         read_only: false,
         destructive: false,
@@ -91,9 +89,7 @@ pub static BUILTIN_TOOL_DEFINITIONS: &[BuiltinDefinition] = &[
         kind: BuiltinKind::FileEdit,
         name: "file_edit",
         title: "Edit a file",
-        description: "Replaces exact pieces of a text file. Each old_text must occur exactly once, unless replace_all is set; \
-                      copy it from the file with its indentation. All edits of a call are made or none, and line endings are \
-                      kept. Returns a short diff.",
+        description: "Replaces exact pieces of a text file; all edits of a call are made or none. Returns a short diff.",
         needs: &[ROOTS],
         read_only: false,
         destructive: false,
@@ -107,8 +103,8 @@ pub static BUILTIN_TOOL_DEFINITIONS: &[BuiltinDefinition] = &[
         kind: BuiltinKind::FileOps,
         name: "file_ops",
         title: "Manage files and folders",
-        description: "Works on files and folders as a whole, by operation: list (what is in a folder), stat (kind, size, time), \
-                      mkdir, copy, move, delete. Nothing is overwritten and no full folder is deleted unless asked for.",
+        description: "Lists, describes (stat), makes, copies, moves and deletes files and folders. Nothing is overwritten and no full \
+                      folder is deleted unless asked for.",
         needs: &[ROOTS],
         read_only: false,
         destructive: false,
@@ -122,8 +118,8 @@ pub static BUILTIN_TOOL_DEFINITIONS: &[BuiltinDefinition] = &[
         kind: BuiltinKind::FileSearch,
         name: "file_search",
         title: "Search in files",
-        description: "Searches the lines of text files for a regular expression or plain text, and returns path, line number and \
-                      line of each match, or only the paths. Files that .gitignore leaves out and binary files are skipped.",
+        description: "Searches the lines of text files and returns path, line number and line of each match. Skips binary files and \
+                      what .gitignore leaves out.",
         needs: &[ROOTS],
         read_only: true,
         destructive: false,
@@ -137,8 +133,7 @@ pub static BUILTIN_TOOL_DEFINITIONS: &[BuiltinDefinition] = &[
         kind: BuiltinKind::Shell,
         name: "shell",
         title: "Run a shell command",
-        description: "Runs a command line in a shell and returns its exit code and output. A person is asked first. For files \
-                      prefer the file tools, which ask less.",
+        description: "Runs a command line in a shell; returns exit code and output. A person is asked first: prefer the file tools.",
         needs: &[ROOTS],
         read_only: false,
         destructive: true,
@@ -212,8 +207,13 @@ fn plain(schema: &mut Value) {
             object.remove(noise);
         }
     }
-    if object.get("default").is_some_and(Value::is_null) {
-        object.remove("default");
+    // What is absent is `null`, `false` or 0 anyway, and what is counted is never negative.
+    let is_nothing =
+        |value: &Value| matches!(value, Value::Null | Value::Bool(false)) || value == &Value::from(0);
+    for key in ["default", "minimum"] {
+        if object.get(key).is_some_and(is_nothing) {
+            object.remove(key);
+        }
     }
     if let Some(Value::Array(types)) = object.get_mut("type") {
         types.retain(|word| word != "null");
@@ -276,7 +276,7 @@ mod tests {
     fn the_schema_of_operations_is_pinned() {
         let schema = (BUILTIN_TOOL_DEFINITIONS[3].schema)();
         assert_eq!(schema["required"], json!(["operation", "path"]));
-        expect![[r#"{"type":"string","enum":["list","stat","mkdir","copy","move","delete"],"description":"What to do. `mkdir` creates missing folders on the way too; `copy` and `move` take a `destination`."}"#]]
+        expect![[r#"{"type":"string","enum":["list","stat","mkdir","copy","move","delete"],"description":"`copy` and `move` take a `destination`; `mkdir` makes missing folders on the way too."}"#]]
             .assert_eq(&schema["properties"]["operation"].to_string());
     }
 

@@ -31,15 +31,15 @@ const MAX_COMPARED: usize = 20_000;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Arguments {
-    /// The file: relative to the first allowed folder, absolute, or beginning with `~`.
+    /// The file. Relative paths start in the first allowed folder.
     path: String,
-    /// Replacements, made one after another, each in the result of the one before. Either this, or `old_text` and `new_text`.
+    /// Several replacements, each in the result of the one before; instead of the three below.
     edits: Option<Vec<Edit>>,
-    /// For a single replacement: the text to replace, exactly as it is in the file, long enough to occur only once.
+    /// The text to replace, exactly as in the file, long enough to occur once.
     old_text: Option<String>,
-    /// For a single replacement: the text to put there.
+    /// The text to put there.
     new_text: Option<String>,
-    /// For a single replacement: whether every occurrence is replaced.
+    /// Replaces every occurrence.
     replace_all: Option<bool>,
 }
 
@@ -47,11 +47,11 @@ pub struct Arguments {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Edit {
-    /// The text to replace, exactly as it is in the file, long enough to occur only once.
+    /// As below.
     old_text: String,
-    /// The text to put there.
+    /// As below.
     new_text: String,
-    /// Whether every occurrence is replaced.
+    /// As below.
     #[serde(default)]
     replace_all: bool,
 }

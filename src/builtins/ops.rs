@@ -35,16 +35,16 @@ enum Operation {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Arguments {
-    /// What to do. `mkdir` creates missing folders on the way too; `copy` and `move` take a `destination`.
+    /// `copy` and `move` take a `destination`; `mkdir` makes missing folders on the way too.
     operation: Operation,
-    /// The file or folder: relative to the first allowed folder, absolute, or beginning with `~`.
+    /// File or folder. Relative paths start in the first allowed folder.
     path: String,
-    /// For `copy` and `move`: the full new path, not the folder to put it in.
+    /// The full new path, not the folder to put it in.
     destination: Option<String>,
-    /// For `delete` and `copy`: allows folders with what is in them. For `list`: includes what is in subfolders.
+    /// `delete`, `copy`: folders with what is in them. `list`: subfolders too.
     #[serde(default)]
     recursive: bool,
-    /// For `copy` and `move`: whether a file at `destination` is replaced. Folders never are.
+    /// Replaces a file at `destination`; folders never.
     #[serde(default)]
     overwrite: bool,
 }

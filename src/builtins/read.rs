@@ -24,11 +24,11 @@ const PROBE: usize = 8 * 1024;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Arguments {
-    /// The file: relative to the first allowed folder, absolute, or beginning with `~`.
+    /// The file. Relative paths start in the first allowed folder.
     path: String,
-    /// First line to read, counted from 1. Default: the first.
+    /// First line, counted from 1.
     start_line: Option<u64>,
-    /// Last line to read, included. Default: the last, as far as one answer goes.
+    /// Last line, included.
     end_line: Option<u64>,
 }
 

@@ -50,24 +50,24 @@ const VERSION_CONTROL: &[&str] = &[".git", ".hg", ".svn", ".jj"];
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Arguments {
-    /// A regular expression (Rust syntax, matched line by line), or plain text with `fixed`.
+    /// A regular expression for one line, or plain text with `fixed`.
     pattern: String,
-    /// The folder or file to search. Default: the first allowed folder.
+    /// Folder or file; the first allowed folder if absent.
     path: Option<String>,
-    /// Only files whose path matches, as in `*.rs`, `src/**/*.{ts,tsx}` or `!*.lock`. Relative to `path`.
+    /// Only files whose path matches: `*.rs`, `src/**/*.{ts,tsx}`, `!*.lock`.
     glob: Option<String>,
-    /// Whether upper and lower case differ.
+    /// Whether case counts.
     #[serde(default = "yes")]
     case_sensitive: bool,
-    /// Whether `pattern` is plain text.
+    /// `pattern` is plain text.
     #[serde(default)]
     fixed: bool,
-    /// Lines shown before and after each match, 20 at most.
+    /// Lines shown around each match, 20 at most.
     #[serde(default)]
     context: usize,
-    /// Matches (or files, with `files_only`) at most; 100 when absent, 1000 at most.
+    /// 100 if absent, 1000 at most.
     max_results: Option<usize>,
-    /// Whether only the paths of files that match are listed.
+    /// Only the paths of files that match.
     #[serde(default)]
     files_only: bool,
 }

@@ -28,11 +28,11 @@ const SLACK: Duration = Duration::from_millis(300);
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Arguments {
-    /// The command line, for `sh -c` (on Windows `cmd /C`). There is no input and no terminal.
+    /// For `sh -c` (Windows: `cmd /C`). No input, no terminal.
     command: String,
-    /// The folder it runs in. Default: the first allowed folder.
+    /// Where it runs; the first allowed folder if absent.
     cwd: Option<String>,
-    /// When it is ended, in milliseconds. It never gets more than the gateway's own limit.
+    /// When it is ended, in milliseconds.
     timeout_ms: Option<u64>,
 }
 

@@ -16,14 +16,14 @@ use crate::tools::scoped::paths::LastLink;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Arguments {
-    /// The file: relative to the first allowed folder, absolute, or beginning with `~`.
+    /// The file. Relative paths start in the first allowed folder.
     path: String,
     /// The whole new content.
     content: String,
-    /// Whether missing folders on the way are created.
+    /// Creates missing folders on the way.
     #[serde(default)]
     create_dirs: bool,
-    /// Whether a file that exists is replaced.
+    /// Replaces a file that exists.
     #[serde(default = "yes")]
     overwrite: bool,
 }

@@ -31,9 +31,8 @@ struct TakenApart;
 pub fn tool() -> Arc<RegisteredTool> {
     let definition = ToolDefinition::new(
         NAME,
-        "Calls several tools at once. Calls that get in each other's way run one after another in the given order, \
-         the others together; the answers come in the given order. With `plan` nothing runs: the answer tells the \
-         groups and who waits for whom.",
+        "Calls several tools at once; those that touch the same thing run in the given order, the others together. \
+         Answers come in the given order.",
         RawJson::from_value(&json!({
             "type": "object",
             "properties": {
@@ -42,14 +41,14 @@ pub fn tool() -> Arc<RegisteredTool> {
                     "items": {
                         "type": "object",
                         "properties": {
-                            "name": { "type": "string", "minLength": 1, "description": "The tool's name." },
-                            "arguments": { "type": "object", "description": "Its arguments." }
+                            "name": { "type": "string", "minLength": 1 },
+                            "arguments": { "type": "object" }
                         },
                         "required": ["name"],
                         "additionalProperties": false
                     }
                 },
-                "plan": { "type": "boolean", "description": "Only tell what would run when." }
+                "plan": { "type": "boolean", "description": "Runs nothing and tells what would run when." }
             },
             "required": ["calls"],
             "additionalProperties": false,
@@ -57,7 +56,7 @@ pub fn tool() -> Arc<RegisteredTool> {
         Source::Builtin,
         ToolMetadata::default(),
     );
-    Arc::new(RegisteredTool::new(definition.with_title("Call several tools"), Arc::new(TakenApart)))
+    Arc::new(RegisteredTool::new(definition, Arc::new(TakenApart)))
 }
 
 impl ToolHandler for TakenApart {

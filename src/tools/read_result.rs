@@ -47,7 +47,7 @@ pub fn tool(store: Arc<ResultStore>) -> Arc<RegisteredTool> {
         Source::Builtin,
         ToolMetadata::looks_only(),
     );
-    Arc::new(RegisteredTool::new(definition.with_title("Read on in a result"), Arc::new(ReadResult(store))))
+    Arc::new(RegisteredTool::new(definition, Arc::new(ReadResult(store))))
 }
 
 impl ToolHandler for ReadResult {

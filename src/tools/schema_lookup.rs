@@ -21,12 +21,11 @@ struct Lookup(Weak<ScopedToolService>);
 pub fn tool(scope: &Weak<ScopedToolService>) -> Arc<RegisteredTool> {
     let definition = ToolDefinition::new(
         "get_tool_schema",
-        "Returns the full parameters of a tool whose schema is not shown in the list. \
-         Call it before the first call of such a tool.",
+        "Returns the full parameters of a tool whose schema is not shown. Call it before such a tool.",
         RawJson::from_value(&json!({
             "type": "object",
             "properties": {
-                "tool_name": { "type": "string", "minLength": 1, "description": "The tool's name as it is listed." }
+                "tool_name": { "type": "string", "minLength": 1, "description": "As it is listed." }
             },
             "required": ["tool_name"],
             "additionalProperties": false,
@@ -34,10 +33,7 @@ pub fn tool(scope: &Weak<ScopedToolService>) -> Arc<RegisteredTool> {
         Source::Builtin,
         ToolMetadata::looks_only(),
     );
-    Arc::new(RegisteredTool::new(
-        definition.with_title("Show a tool's parameters"),
-        Arc::new(Lookup(scope.clone())),
-    ))
+    Arc::new(RegisteredTool::new(definition, Arc::new(Lookup(scope.clone()))))
 }
 
 impl ToolHandler for Lookup {

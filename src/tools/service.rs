@@ -180,15 +180,18 @@ impl ToolDefinition {
         }
         wire.string("description", &self.description);
         wire.raw("inputSchema", self.input_schema.as_bytes());
+        // Only what the protocol would not assume by itself: the list is paid for with every request.
         let hints = &self.metadata;
-        wire.value(
-            "annotations",
-            &serde_json::json!({
-                "readOnlyHint": hints.read_only,
-                "destructiveHint": hints.destructive || (hints.confirm && !hints.read_only),
-                "idempotentHint": hints.idempotent,
-            }),
-        );
+        let mut annotations = ObjectWriter::default();
+        match hints.read_only {
+            true => drop(annotations.raw("readOnlyHint", b"true")),
+            false if hints.destructive || hints.confirm => {}
+            false => drop(annotations.raw("destructiveHint", b"false")),
+        }
+        if hints.idempotent && !hints.read_only {
+            annotations.raw("idempotentHint", b"true");
+        }
+        wire.raw("annotations", &annotations.finish());
         wire.json()
     }
 

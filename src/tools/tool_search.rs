@@ -109,21 +109,21 @@ fn parameter_names(schema: &RawJson) -> Vec<String> {
 pub fn tool(scope: &Weak<ScopedToolService>) -> Arc<RegisteredTool> {
     let definition = ToolDefinition::new(
         "tool_search",
-        "Most tools here are not in your tool list: search before you say that something cannot be done. \
-         Search for one capability at a time in a few words, with the product's name when there is one \
-         (\"github create issue\", \"read pdf\"); an exact tool name works too. For several needs give `queries`. \
-         The answer has names, descriptions and full parameters; the tools found are callable at once.",
+        "Most tools here are not in your list: search before you say that something cannot be done. \
+         One capability at a time in a few words, with the product's name when there is one \
+         (\"github create issue\", \"read pdf\"), or an exact tool name. What is found comes with full parameters and is \
+         callable at once.",
         RawJson::from_value(&json!({
             "type": "object",
             "properties": {
-                "query": { "type": "string", "description": "One capability in a few words, or a tool's name." },
+                "query": { "type": "string", "description": "A few words for one capability, or a tool's name." },
                 "queries": {
                     "type": "array", "items": { "type": "string" }, "maxItems": 5,
-                    "description": "Several needs at once, each as a query of its own."
+                    "description": "Several needs, each a query."
                 },
                 "limit": {
                     "type": "integer", "minimum": 1, "maximum": MOST_HITS,
-                    "description": "Most hits of each query; 5 when left out."
+                    "description": "Hits of each query; 5 if absent."
                 }
             },
             "additionalProperties": false,
@@ -132,7 +132,7 @@ pub fn tool(scope: &Weak<ScopedToolService>) -> Arc<RegisteredTool> {
         ToolMetadata::looks_only(),
     );
     let search = Search { scope: scope.clone(), index: Mutex::new(None) };
-    Arc::new(RegisteredTool::new(definition.with_title("Find tools"), Arc::new(search)))
+    Arc::new(RegisteredTool::new(definition, Arc::new(search)))
 }
 
 /// `call_tool`: its name and arguments are unwrapped before any check, so this handler is never reached.
@@ -146,13 +146,12 @@ pub fn call_tool() -> Arc<RegisteredTool> {
     }
     let definition = ToolDefinition::new(
         "call_tool",
-        "Calls a tool that `tool_search` found, by its name. Use it when that tool is not among your own tools; \
-         it is the same as calling the tool directly.",
+        "Calls a tool that `tool_search` found and that is not among your own tools.",
         RawJson::from_value(&json!({
             "type": "object",
             "properties": {
-                "name": { "type": "string", "minLength": 1, "description": "The tool's name, as tool_search gave it." },
-                "arguments": { "type": ["object", "null"], "description": "Arguments that fit the tool's parameters." }
+                "name": { "type": "string", "minLength": 1, "description": "As tool_search gave it." },
+                "arguments": { "type": ["object", "null"], "description": "They must fit its parameters." }
             },
             "required": ["name"],
             "additionalProperties": false,
@@ -160,7 +159,7 @@ pub fn call_tool() -> Arc<RegisteredTool> {
         Source::Builtin,
         ToolMetadata::default(),
     );
-    Arc::new(RegisteredTool::new(definition.with_title("Call a found tool"), Arc::new(Unwrapped)))
+    Arc::new(RegisteredTool::new(definition, Arc::new(Unwrapped)))
 }
 
 impl Search {
